@@ -309,7 +309,7 @@ def test_plans_of_the_preset_are_the_papers():
         False,
         0,
     )
-    assert [(stage.n_steps, stage.taper) for stage in plan.engine_stages()] == [(3, 0)]
+    assert [(stage.n_steps, stage.taper) for stage in plan.stages()] == [(3, 0)]
     wide = SlicedWassersteinFlow(preset="paper", n_particles=50).plan(
         np.arange(50.0 * 200).reshape(50, 200)
     )

@@ -98,7 +98,7 @@ def test_maps_that_move_nothing_are_left_out_and_come_back(compressed, share, se
     compressed = replace(
         compressed,
         quantized_shifts=torch.where(still[:, None], 0, compressed.quantized_shifts),
-    ).with_standard_identity_maps()
+    ).normalize_identity_maps()
     moving_maps = compressed.without_identity_maps()
     moving = compressed.quantized_shifts.any(1)
     assert (len(moving_maps.lo), moving_maps.n_maps) == (
@@ -215,7 +215,7 @@ def test_compressed_maps_keep_their_tails_if_asked():
     values = torch.tan(1.57 * knots)
     knot_maps = KnotMaps(knots, values)
     plain = compress_maps(knot_maps, 100, None, shared=False)
-    tails = compress_maps(knot_maps, 100, None, shared=False, resolve_tails=True)
+    tails = compress_maps(knot_maps, 100, None, shared=False, keep_tails=True)
     assert float(plain.values.max()) < 0.6 * float(values.max())
     assert float(tails.values.max()) == float(values.max())
     assert tails.knots.shape[1] <= 100 + 2 * 8

@@ -231,7 +231,7 @@ def test_a_stage_moves_particles_in_its_own_space():
         flow,
         particles,
         data,
-        stages=range(1),
+        stage_indices=range(1),
         listeners=[lambda e: seen.append(e.particles.shape)],
     )
     assert seen == [(2, 40)] * 4
@@ -246,3 +246,12 @@ def test_a_stage_moves_particles_in_its_own_space():
     again = Cloud(start.clone())
     replay(flow, model, again, ParticleRng(Seed(0)))
     assert torch.allclose(again.x, particles.x, atol=1e-12)
+
+
+def test_noise_without_random_numbers_is_refused_before_anything_moves():
+    particles, data = clouds(m=40)
+    start = particles.x.clone()
+    flow = dataclasses.replace(one_stage(Orthogonal(), 2), entropy=0.1)
+    with pytest.raises(ValueError, match="pass particle_rng"):
+        fit(flow, particles, data, None)
+    assert torch.equal(particles.x, start)

@@ -43,7 +43,7 @@ def compress_maps(
     n_knots: int,
     max_displacement: float | None,
     shared: bool,
-    resolve_tails: bool = False,
+    keep_tails: bool = False,
 ) -> TransportMaps | CompressedMaps:
     """Compress fitted maps for a model, to about `n_knots` knots each.
 
@@ -55,7 +55,7 @@ def compress_maps(
         knots are spaced evenly. If it is known, maps that classes share and maps of
         sorted particles get eight times as many knots
     shared : whether classes share the maps
-    resolve_tails : whether to resolve the tails of sorted maps; otherwise they are
+    keep_tails : whether to resolve the tails of sorted maps; otherwise they are
         averages
     """
     if isinstance(maps, SmoothMaps):  # they have few knots as they are
@@ -64,7 +64,7 @@ def compress_maps(
         is_sorted = isinstance(maps, KnotMaps)
         n_knots = _knots_for_bends(n_knots, is_sorted, shared)
     if isinstance(maps, KnotMaps):
-        return _compress_sorted(maps, n_knots, resolve_tails)
+        return _compress_sorted(maps, n_knots, keep_tails)
     n_bins = maps.values.shape[1] - 1
     if max_displacement is None or n_knots >= n_bins:
         return compress_grid_evenly(maps, n_knots)
@@ -163,15 +163,13 @@ def compress_grid_at_bends(
         exponent=exponent,
         dtype=grid.values.dtype,
     )
-    return compressed.with_standard_identity_maps()
+    return compressed.normalize_identity_maps()
 
 
-def _compress_sorted(
-    knot_maps: KnotMaps, n_knots: int, resolve_tails: bool
-) -> KnotMaps:
+def _compress_sorted(knot_maps: KnotMaps, n_knots: int, keep_tails: bool) -> KnotMaps:
     """Sorted maps with fewer knots; if each class has its own maps, class by class."""
     if knot_maps.knots_per_class is None:
-        if resolve_tails:
+        if keep_tails:
             return _with_flat_ends(compress_knots_with_tails(knot_maps, n_knots))
         return compress_knots(knot_maps, n_knots)
     maps: list[KnotMaps | None] = []
@@ -179,7 +177,7 @@ def _compress_sorted(
         if class_maps is None:
             maps.append(None)
         else:
-            maps.append(_compress_sorted(class_maps, n_knots, resolve_tails))
+            maps.append(_compress_sorted(class_maps, n_knots, keep_tails))
     h = len(knot_maps.knots) // len(maps)
     return concatenate_classes(maps, h, knot_maps.knots)
 

@@ -84,7 +84,7 @@ def simulate(
     target: Target,
     particle_rng: ParticleRng | None = None,
     *,
-    stages: range | None = None,
+    stage_indices: range | None = None,
     listeners: Sequence[EventListener[FlowEvent]] = (),
     state: FlowState | None = None,
     after_step: Callable[[], None] = do_nothing,
@@ -103,20 +103,23 @@ def simulate(
     target : the data, and which particles and data each step is fitted to
     particle_rng : the random numbers of the particles, for the entropy term; None
         if no step adds noise
-    stages : the indices of the stages to run now; None runs all
+    stage_indices : of the stages to run now; None runs all
     listeners : called after every step
     state : the progress of an earlier simulation to resume, with the `particles` as
         they were then: its stages are not run again. `FlowState.advance` updates it
         after every step
     after_step : called when the state tells all of a step: it can be saved now
     """
-    if stages is None:
-        stages = range(len(spec.stages))
+    if stage_indices is None:
+        stage_indices = range(len(spec.stages))
+    if particle_rng is None and spec.adds_noise(stage_indices):
+        raise ValueError("entropy adds noise: pass particle_rng, its random numbers")
     if state is None:
         state = FlowState()
     state.started_at = now() - state.seconds
     with freeing_rotation_pools():
-        for stage_index in range(max(stages.start, state.stage_index), stages.stop):
+        first = max(stage_indices.start, state.stage_index)
+        for stage_index in range(first, stage_indices.stop):
             with spec.in_subspace(stage_index, particles) as moving:
                 state.enter_stage(stage_index, spec.stages[stage_index], moving)
                 while not state.stage_is_over:
@@ -156,8 +159,8 @@ def replay(
 
     Returns
     -------
-    snapshots, one after each of these numbers of steps: copies of the particles (d, n),
-    in their own order
+    snapshots, one after each of these numbers of steps, from 1 to that of all: copies
+    of the particles (d, n), in their own order
     """
     if spec.map_sharing != "separate":
         return _replay_in_order(spec, steps, particles, particle_rng, snapshots_after)
@@ -259,6 +262,11 @@ class FlowSpec:
         if self.map_sharing == "shared":
             return self.condition_dim
         return 0
+
+    def adds_noise(self, stage_indices: Sequence[int]) -> bool:
+        """Whether steps of these stages add the noise of the entropy term."""
+        stages = [self.stages[i] for i in stage_indices]
+        return self.entropy > 0 and not all(s.corrects_marginals for s in stages)
 
     @contextmanager
     def in_subspace(self, stage_index: int, particles: Cloud) -> Iterator[Cloud]:
@@ -391,7 +399,7 @@ class Step:
                 stage.max_knots,
                 max_displacement=stage.max_displacement,
                 shared=self.spec.shared_condition_dim > 0,
-                resolve_tails=stage.corrects_marginals,
+                keep_tails=stage.corrects_marginals,
             )
         return ModelStep(
             self.stage_index, self.step_index, model_maps, frame.theta_to_store
@@ -465,31 +473,29 @@ class FlowState:
         self.seconds = now() - self.started_at
 
         steps_left = step.stage.n_steps - self.step_index
-        converged = self._has_converged(solution)
-        steps_total = sum(stage.n_steps for stage in step.spec.stages)
-        steps_total -= self.steps_skipped
-        if converged:
-            steps_total -= steps_left
-        event = self._event(step, solution, model_step, steps_total)
-        ends_early = notify(listeners, event) or converged
-        if ends_early:
+        has_converged = self._has_converged(solution)
+        if has_converged:
             self.steps_skipped += steps_left
-        self.stage_is_over = ends_early or steps_left == 0
+        event = self._event(step, solution, model_step)
+        is_stopped = notify(listeners, event)
+        if is_stopped and not has_converged:
+            self.steps_skipped += steps_left
+        self.stage_is_over = has_converged or is_stopped or steps_left == 0
 
     def _event(
         self,
         step: Step,
         solution: TransportSolution,
         model_step: ModelStep | None,
-        steps_total: int,
     ) -> FlowEvent:
         """What listeners hear of a step that was counted."""
+        steps_of_all_stages = sum(stage.n_steps for stage in step.spec.stages)
         return FlowEvent(
             stage_name=step.stage.name,
             stage_index=step.stage_index,
             step_index=step.step_index,
             steps_done=self.steps_done,
-            steps_total=steps_total,
+            steps_total=steps_of_all_stages - self.steps_skipped,
             distance=solution.distance,
             seconds=self.seconds,
             particles=step.particles.x,

@@ -130,7 +130,7 @@ class CompressedMaps:
             edges=zeros_elsewhere(self.edges),
             quantized_shifts=zeros_elsewhere(self.quantized_shifts),
             map_indices=None,
-        ).with_standard_identity_maps()
+        ).normalize_identity_maps()
 
     def without_identity_maps(self) -> CompressedMaps:
         """The maps without those that are the identity."""
@@ -146,7 +146,7 @@ class CompressedMaps:
             map_indices=moving,
         )
 
-    def with_standard_identity_maps(self) -> CompressedMaps:
+    def normalize_identity_maps(self) -> CompressedMaps:
         """The maps, where identity maps have the range [−1, 1] and evenly spaced knots.
 
         So identity maps need not be stored: `with_identity_maps` makes the same ones.

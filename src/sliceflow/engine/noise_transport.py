@@ -118,13 +118,14 @@ class _Evaluation(NamedTuple):
     values: Tensor  # (h, G), T at the nodes
     slopes: Tensor  # (h, G), T′ at the nodes
 
-    def where(self, better: Tensor, other: _Evaluation) -> _Evaluation:
-        """The other evaluation of the maps (h,) for which it is better."""
-        better_row = better[:, None]
+    def improved_by(self, new: _Evaluation) -> _Evaluation:
+        """The new evaluation of each map whose loss is lower, else this one."""
+        is_better = new.loss < self.loss
+        is_better_row = is_better[:, None]
         return _Evaluation(
-            torch.where(better, other.loss, self.loss),
-            torch.where(better_row, other.values, self.values),
-            torch.where(better_row, other.slopes, self.slopes),
+            torch.where(is_better, new.loss, self.loss),
+            torch.where(is_better_row, new.values, self.values),
+            torch.where(is_better_row, new.slopes, self.slopes),
         )
 
 
@@ -181,7 +182,7 @@ class _Likelihood:
             new = self._evaluate(new_parameters)
             better = new.loss < current.loss
             parameters = torch.where(better[:, None], new_parameters, parameters)
-            current = current.where(better, new)
+            current = current.improved_by(new)
             raised = (damping * _DAMPING_UP).clamp(min=_LEAST_DAMPING)
             damping = torch.where(better, damping * _DAMPING_DOWN, raised)
         return parameters[:, 0], parameters[:, 1:].exp()

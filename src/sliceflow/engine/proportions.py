@@ -41,7 +41,7 @@ def proportional_indices(y: EncodedY, m: int, seed: Seed, minimum: int = 0) -> T
     """
     n = len(y)
     if not isinstance(y, ClassIndices):
-        return even_indices(n, m, seed)
+        return balanced_indices(n, m, seed)
     class_sizes = y.sizes()
     counts = _proportional_counts(class_sizes, m)
     _increase_to_minimum(counts, class_sizes > 0, minimum)
@@ -74,7 +74,7 @@ def _increase_to_minimum(counts: Tensor, is_present: Tensor, minimum: int) -> No
             counts[c] += 1
 
 
-def even_indices(n: int, m: int, seed: Seed) -> Tensor:
+def balanced_indices(n: int, m: int, seed: Seed) -> Tensor:
     """Indices (M,) from 0 to N − 1 in random order, each ⌊M/N⌋ or ⌈M/N⌉ times."""
     indices = seed.child("rows").permutation(n).repeat(math.ceil(m / n))[:m]
     return indices[seed.child("order").permutation(m)]
@@ -97,7 +97,7 @@ def y_of_added_particles(*, y_p: FlowY, y_q: FlowY, seed: Seed) -> FlowY:
     n = len(y_q)
     n_particles = max(m, MIN_PARTICLES)
     if not isinstance(y_q, ClassIndices) or not isinstance(y_p, ClassIndices):
-        return y_q.take(even_indices(n, n_particles - m, seed))
+        return y_q.take(balanced_indices(n, n_particles - m, seed))
     class_sizes = y_q.sizes()
     n_classes = int((class_sizes > 0).sum())
     are_separate = isinstance(y_q, SeparateClassIndices)

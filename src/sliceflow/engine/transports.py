@@ -63,7 +63,7 @@ class TransportSolution(NamedTuple):
         maps.
     active_fraction : tensor or None, default None
         The fraction of maps that are not the identity, if maps are shrunk.
-    n_data : tensor (C·h,) or None, default None
+    data_per_map : tensor (C·h,) or None, default None
         How many data each map is for, if each class has its own maps; 0 if the class
         has no particles or no data. None if all data share the maps.
     """
@@ -72,7 +72,7 @@ class TransportSolution(NamedTuple):
     cost: Tensor
     dz: Tensor | None = None
     active_fraction: Tensor | None = None
-    n_data: Tensor | None = None
+    data_per_map: Tensor | None = None
 
     @property
     def distance(self) -> Tensor:
@@ -80,9 +80,9 @@ class TransportSolution(NamedTuple):
 
         Classes count by their share of the data, as in `clouds.sliced_distance`.
         """
-        if self.n_data is None:
+        if self.data_per_map is None:
             return self.cost.mean().sqrt()
-        weights = self.n_data.double()
+        weights = self.data_per_map.double()
         total = (weights * self.cost).sum()
         return (total / weights.sum().clamp(min=1)).sqrt()
 
@@ -174,7 +174,7 @@ class SortedTransport:
         if batch.class_slices is not None:
             slices_p, slices_q = batch.class_slices
             return self._solve_classes(z_p, z_q, slices_p, slices_q)
-        knot_maps, cost, dz = self._solve_one_set(z_p, z_q, batch.weights)
+        knot_maps, cost, dz = self._solve_shared(z_p, z_q, batch.weights)
         return TransportSolution(knot_maps, cost, dz)
 
     def _solve_classes(
@@ -187,7 +187,7 @@ class SortedTransport:
         h = len(z_p)
         maps: list[KnotMaps | None] = []
         costs = []
-        n_data = []
+        data_per_map = []
         dz = torch.zeros_like(z_p)
         for slice_p, slice_q in zip(slices_p.slices, slices_q.slices, strict=True):
             class_p = z_p[:, slice_p]
@@ -195,21 +195,23 @@ class SortedTransport:
             if class_p.shape[1] == 0 or class_q.shape[1] == 0:
                 maps.append(None)
                 costs.append(z_p.new_zeros(h))
-                n_data.append(0)
+                data_per_map.append(0)
                 continue
-            knot_maps, cost, class_dz = self._solve_one_set(class_p, class_q)
+            knot_maps, cost, class_dz = self._solve_shared(class_p, class_q)
             maps.append(knot_maps)
             costs.append(cost)
-            n_data.append(class_q.shape[1])
+            data_per_map.append(class_q.shape[1])
             dz[:, slice_p] = class_dz
         return TransportSolution(
             concatenate_classes(maps, h, z_p),
             torch.cat(costs),
             dz,
-            n_data=torch.tensor(n_data, device=z_p.device).repeat_interleave(h),
+            data_per_map=torch.tensor(
+                data_per_map, device=z_p.device
+            ).repeat_interleave(h),
         )
 
-    def _solve_one_set(
+    def _solve_shared(
         self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None
     ) -> tuple[KnotMaps, Tensor, Tensor]:
         """The maps that all points share, their cost (h,), and displacements (h, M)."""
@@ -254,7 +256,7 @@ class PaperTransport(SortedTransport):
     tensor([[20., 10., 15., 20.]])
     """
 
-    def _solve_one_set(
+    def _solve_shared(
         self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None
     ) -> tuple[KnotMaps, Tensor, Tensor]:
         n_rows = max(1, _MAX_SORTED_VALUES // max(z_p.shape[1], z_q.shape[1]))
@@ -275,7 +277,7 @@ class PaperTransport(SortedTransport):
     def _solve_directions(
         self, z_p: Tensor, z_q: Tensor, weights: Tensor | None
     ) -> tuple[KnotMaps, Tensor, Tensor]:
-        """Solve for the maps of some directions; see `_solve_one_set`."""
+        """Solve for the maps of some directions; see `_solve_shared`."""
         backend = kernels.for_tensor(z_p)
         sorted_p, order_p = backend.argsort_rows(z_p)
         # F_p of each sorted value: (1, M), the same for all directions.
@@ -465,32 +467,32 @@ class HistogramTransport:
             lo_q=q.lo,
             hi_q=q.hi,
         )
-        n_data = None
+        data_per_map = None
         if n_classes > 1:
-            n_data = q.counts.sum(1)
+            data_per_map = q.counts.sum(1)
         maps = GridMaps(p.lo, p.hi, values.to(dtype), p.counts)
         if not identity_classes:
-            return TransportSolution(maps, cost, n_data=n_data)
+            return TransportSolution(maps, cost, data_per_map=data_per_map)
         is_identity = torch.zeros_like(cost, dtype=torch.bool)
         for c in identity_classes:
             is_identity[kernels.rows_of_class_maps(c, len(cost) // n_classes)] = True
-        return _with_identity(maps, cost, n_data, is_identity)
+        return _with_identity(maps, cost, data_per_map, is_identity)
 
 
 def _with_identity(
-    maps: GridMaps, cost: Tensor, n_data: Tensor | None, is_identity: Tensor
+    maps: GridMaps, cost: Tensor, data_per_map: Tensor | None, is_identity: Tensor
 ) -> TransportSolution:
     """A solution, with the identity in place of the maps where (h,) it is True.
 
     They cost nothing, and count as maps to no data.
     """
     is_kept = ~is_identity
-    if n_data is not None:
-        n_data = n_data.where(is_kept, 0)
+    if data_per_map is not None:
+        data_per_map = data_per_map.where(is_kept, 0)
     return TransportSolution(
         _with_identity_maps(maps, is_identity),
         cost.where(is_kept, 0.0),
-        n_data=n_data,
+        data_per_map=data_per_map,
     )
 
 

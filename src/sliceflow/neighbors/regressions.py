@@ -95,7 +95,7 @@ def adjust_by_regression(
         if not bool(is_better.any()):
             break
         improved = improved.masked_scatter(improved, is_better)
-        best.update(improved, adjusted.where(is_better))
+        best.update(improved, adjusted.select(is_better))
     inflation = _inflation(weights, best.components, n_slopes=offsets.shape[2])
     return Neighborhoods(
         best.x, weights, best.components, row_indices, inflation, best.log_density
@@ -110,7 +110,7 @@ class _AdjustedRows(NamedTuple):
     bic: Tensor  # (q,), of the mixture
     log_density: Tensor | None  # (q,), of the mixture at the points asked for
 
-    def where(self, conditions: Tensor) -> _AdjustedRows:
+    def select(self, conditions: Tensor) -> _AdjustedRows:
         """The adjusted rows of the conditions that a mask (q,) selects."""
         log_density = self.log_density
         if log_density is not None:

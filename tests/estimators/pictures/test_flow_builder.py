@@ -85,7 +85,7 @@ def test_a_coarse_stage_leaves_finer_detail_alone_and_the_last_one_clips():
         particles,
         DataTarget.from_cloud(data),
         ParticleRng(Seed(0)),
-        stages=range(1),
+        stage_indices=range(1),
     )
     change = particles.x - start
     assert float(change.abs().max()) > 0.1

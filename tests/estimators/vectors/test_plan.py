@@ -54,7 +54,7 @@ def test_the_stages_end_with_exact_axis_steps():
     flow, axis = (
         vectors(3, n_steps=20, transport=transports.HistogramTransport(9))
         .plan(X)
-        .engine_stages()
+        .stages()
     )
     assert (flow.frame_kind, flow.n_steps, flow.transport) == (
         Orthogonal(),
@@ -68,8 +68,8 @@ def test_the_stages_end_with_exact_axis_steps():
         transports.SortedTransport(),
     )
     assert (axis.corrects_marginals, axis.max_knots, axis.taper) == (True, 16, 0)
-    assert [stage.name for stage in vectors(0).plan(X).engine_stages()] == ["flow"]
-    assert vectors(0, n_steps=0).plan(X).engine_stages() == []
+    assert [stage.name for stage in vectors(0).plan(X).stages()] == ["flow"]
+    assert vectors(0, n_steps=0).plan(X).stages() == []
     assert not hasattr(vectors().plan(X, X[:, :1]), "stages")  # nothing flows
 
 

@@ -31,7 +31,7 @@ from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.engine.events import FlowListener
 from sliceflow.engine.flow import FlowSpec, ParticleRng, resolve_map_sharing
 from sliceflow.engine.labels import as_array
-from sliceflow.engine.proportions import even_indices
+from sliceflow.engine.proportions import balanced_indices
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import noise_factors
 from sliceflow.errors import CopyWarning, DataError, DataWarning, warn_user
@@ -172,7 +172,7 @@ class PlannedPictureFit:
         particle_rng = self.particle_rng()
         particles = self.initial_particles(mosaic_sources, particle_rng)
         with protected_by(self.checkpoints):
-            flow = run_flow(
+            run = run_flow(
                 self.flow_spec(),
                 particles,
                 self.training_pictures().target(),
@@ -181,7 +181,7 @@ class PlannedPictureFit:
                 ranks=self.ranks,
                 checkpoints=self.checkpoints,
             )
-            return self._result(mosaic_sources, flow)
+            return self._result(mosaic_sources, run)
 
     def tune(self) -> PlannedPictureFit:
         """This fit, with the choice by trials of where particles start.
@@ -260,8 +260,8 @@ class PlannedPictureFit:
         data = self.data
         n_particles = self.plan.n_particles
         seed = self.seed.child("conditions")
-        pictures_of_kept = even_indices(data.n_all, n_particles, seed)
-        pictures_of_others = even_indices(
+        pictures_of_kept = balanced_indices(data.n_all, n_particles, seed)
+        pictures_of_others = balanced_indices(
             data.n_all, shard.total - n_particles, seed.child("further")
         )
         indices = torch.cat((pictures_of_kept, pictures_of_others))[shard.slice]
@@ -278,11 +278,11 @@ class PlannedPictureFit:
         return TrainingPictures(self.plan, self.data, self.seed, self.allocation)
 
     def _result(
-        self, mosaic_sources: Tensor | None, flow: FlowRun
+        self, mosaic_sources: Tensor | None, run: FlowRun
     ) -> FitResult[FittedPictures]:
         """Assemble the model, and this rank's part of the kept particles."""
         allocation = self.allocation
-        steps = flow.state.model_steps
+        steps = run.state.model_steps
         model = FittedPictures(
             plan=self.plan,
             seed=self.seed,
@@ -292,13 +292,13 @@ class PlannedPictureFit:
             mosaic_sources=mosaic_sources,
             device=self.data.device,
         )
-        x = allocation.kept_cloud(flow.particles.x, self.ranks).x
+        x = allocation.kept_cloud(run.particles.x, self.ranks).x
         y = allocation.kept_user_y
         if y is not None:
             y = y[self.ranks.own_shard(allocation.kept.n).slice]
         return FitResult(
             model,
-            flow.history.as_columns(),
+            run.history.as_columns(),
             self._copy_warning(x),
             ParticleResult(self.data.layout.decode(x), y),
         )

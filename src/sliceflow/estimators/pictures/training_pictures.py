@@ -40,7 +40,7 @@ class TrainingPictures:
         every_step = self.dequantizes_every_step
         if self.parts:
             return DataTarget(self.load_part, reloads_every_step=every_step)
-        return DataTarget(self.load_all, self.load_batches, every_step)
+        return DataTarget(self.load_all, self.make_batches, every_step)
 
     @property
     def dequantizes_every_step(self) -> bool:
@@ -72,7 +72,7 @@ class TrainingPictures:
             return replace(pictures, y=pictures.y.with_class_slices())
         return pictures
 
-    def load_batches(self) -> Batches:
+    def make_batches(self) -> Batches:
         """Choose the particles and pictures that each step uses, of all there are."""
         data = self.data
         y_p = self.allocation.moved.y

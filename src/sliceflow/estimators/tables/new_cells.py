@@ -36,7 +36,7 @@ class _OpenCells:
     def __len__(self) -> int:
         return len(self.row_indices)
 
-    def where(self, is_taken: Mask) -> _OpenCells:
+    def select(self, is_taken: Mask) -> _OpenCells:
         """The cells for which a mask (k,) is True."""
         return _OpenCells(self.row_indices[is_taken], self.node[is_taken])
 
@@ -65,10 +65,10 @@ class _Proposals:
         drawn = sampler.draw(cells.node, prediction, rng, clip)
         return cls(cells, drawn.positions, drawn.is_from_row)
 
-    def where(self, is_taken: Mask) -> _Proposals:
+    def select(self, is_taken: Mask) -> _Proposals:
         """The proposals for which a mask (k,) is True."""
         return _Proposals(
-            self.cells.where(is_taken),
+            self.cells.select(is_taken),
             self.positions[is_taken],
             self.is_from_row[is_taken],
         )
@@ -151,12 +151,12 @@ class NewCells:
         drawn = _Proposals.draw(
             self._sampler, cells, self._value_prediction, self._rng, self._clip
         )
-        proposals = drawn.where(~is_impossible(drawn.positions))
+        proposals = drawn.select(~is_impossible(drawn.positions))
         accepted = self.propose(proposals.cells.row_indices, proposals.positions)
         is_rare = rare_numbers.is_rare(self._sampler.column, proposals.positions)
         discloses_row = accepted & is_rare & proposals.is_from_row
-        self._move_rare_numbers(proposals.cells.where(discloses_row))
-        return proposals.cells.where(~accepted)
+        self._move_rare_numbers(proposals.cells.select(discloses_row))
+        return proposals.cells.select(~accepted)
 
     def _move_rare_numbers(self, cells: _OpenCells) -> None:
         """Move accepted cells with rare numbers. One stays if no move is allowed."""
@@ -168,7 +168,7 @@ class NewCells:
             rare = self.positions[cells.row_indices]
             moved = rare_numbers.move(column, rare, leaf_range, self._rng)
             accepted = self.propose(cells.row_indices, moved)
-            cells = cells.where(~accepted)
+            cells = cells.select(~accepted)
 
     def _climb(self, cells: _OpenCells) -> _OpenCells:
         """The same cells, each to be drawn from the parent of its node."""

@@ -41,33 +41,33 @@ class AxisSteps:
     Attributes
     ----------
     spec : the flow, on all ranks
-    stages : the indices of its stages of axis steps
+    stage_indices : of its stages of axis steps
     data_cloud : this rank's data, as `TrainingVectors.axis_cloud` gives them
     make_batches : divides particles and data into batches
     """
 
     spec: FlowSpec
-    stages: range
+    stage_indices: range
     data_cloud: Cloud
     make_batches: Callable[[ParticleGroup], Batches]
 
     def move_kept_particles(
-        self, kept: Cloud, group: ParticleGroup, flow: FlowRun
+        self, kept_cloud: Cloud, group: ParticleGroup, run: FlowRun
     ) -> None:
         """Move the kept particles, in place, by axis steps that are fitted to them.
 
         Parameters
         ----------
-        kept : the kept particles of this rank, in the user's order
+        kept_cloud : the kept particles of this rank, in the user's order
         group : those of all ranks
-        flow : what has moved them so far: steps and seconds are counted on, and its
+        run : what has moved them so far: steps and seconds are counted on, and its
             listeners are called after each of these steps
         """
         # No model stores these maps.
         stages = [replace(stage, stores_maps=False) for stage in self.spec.stages]
         spec = replace(self.spec, stages=stages)
-        state = replace(flow.state, model_steps=[])
-        self._simulate(spec, kept, group, state, flow.listeners)
+        state = replace(run.state, model_steps=[])
+        self._simulate(spec, kept_cloud, group, state, run.listeners)
 
     def fit_to_fresh_particles(
         self, fresh: FreshParticles, flow_steps: Sequence[ModelStep]
@@ -98,7 +98,7 @@ class AxisSteps:
             simulate,
             spec,
             target=DataTarget.from_cloud(self.data_cloud, self.make_batches(group)),
-            stages=self.stages,
+            stage_indices=self.stage_indices,
             listeners=listeners,
             state=state,
         )

@@ -208,26 +208,26 @@ class PlannedVectorFit:
         particle_rng = self.particle_rng()
         particles = self.initial_particles(particle_rng)
         with protected_by(self.checkpoints):
-            flow = run_flow(
+            run = run_flow(
                 self.flow_spec(),
                 particles,
                 self.target(data),
                 particle_rng,
-                stages=self.plan.flow_stages,
+                stage_indices=self.plan.flow_stage_indices,
                 listeners=listeners,
                 ranks=self.ranks,
                 checkpoints=self.checkpoints,
             )
-            kept = allocation.kept_cloud(particles.x, self.ranks)
-            model_steps = flow.state.model_steps
-            if self.plan.axis_stages:
-                axis_steps = self.axis_steps(data)
-                axis_steps.move_kept_particles(kept, allocation.kept, flow)
+            kept_cloud = allocation.kept_cloud(particles.x, self.ranks)
+            model_steps = run.state.model_steps
+            if self.plan.axis_stage_indices:
+                axis_steps = self.make_axis_steps(data)
+                axis_steps.move_kept_particles(kept_cloud, allocation.kept, run)
                 fresh = FreshParticles.draw(
                     self.plan, allocation.row_y, self.seed, self.ranks, self.device
                 )
                 model_steps = axis_steps.fit_to_fresh_particles(fresh, model_steps)
-            return self._result(data, kept, model_steps, flow.history)
+            return self._result(data, kept_cloud, model_steps, run.history)
 
     def tune(self) -> tuple[PlannedVectorFit, TrainingVectors]:
         """This fit with the bandwidth chosen if it is "auto", and its data.
@@ -318,22 +318,26 @@ class PlannedVectorFit:
         """What the particles move onto: rows are drawn when the first step begins."""
         return DataTarget(
             load_data=lambda step: data.flow_cloud(),
-            load_batches=lambda: self.batches(
+            make_batches=lambda: self._make_batches(
                 self.allocation.moved, self.plan.batch_size
             ),
         )
 
-    def axis_steps(self, data: TrainingVectors) -> AxisSteps:
+    def make_axis_steps(self, data: TrainingVectors) -> AxisSteps:
         """The axis steps of the flow, on all ranks. Their data are drawn here."""
         spec = self.plan.flow_spec(self.seed, self.device)
         return AxisSteps(
             across_ranks(spec, self.ranks),
-            self.plan.axis_stages,
+            self.plan.axis_stage_indices,
             data.axis_cloud(),
-            make_batches=partial(self.batches, batch_size=AXIS_TRANSPORT.batch_size),
+            make_batches=partial(
+                self._make_batches, batch_size=AXIS_TRANSPORT.batch_size
+            ),
         )
 
-    def batches(self, particles: ParticleGroup, batch_size: int | None) -> Batches:
+    def _make_batches(
+        self, particles: ParticleGroup, batch_size: int | None
+    ) -> Batches:
         """Divide particles and the data into batches for the steps of a stage.
 
         A step takes at most `batch_size` of both.

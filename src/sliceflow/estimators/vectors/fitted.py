@@ -179,7 +179,7 @@ class FittedVectors(BaseFittedVectors):
         """Memory to draw n samples, with that of a frame."""
         plan = self.plan
         bytes_of_frame = 0
-        for stage in plan.engine_stages():
+        for stage in plan.stages():
             of_stage = frame_bytes(
                 stage.frame_kind,
                 plan.n_columns,

@@ -19,7 +19,7 @@ from sliceflow.base.vector_rows import VectorArray, VectorRows
 from sliceflow.devices import require_memory
 from sliceflow.engine.encoded_y import EncodedY, LocalY, MixedY
 from sliceflow.engine.events import FlowListener, History
-from sliceflow.engine.proportions import even_indices
+from sliceflow.engine.proportions import balanced_indices
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataWarning
 from sliceflow.estimators.vectors.fitted import BaseFittedVectors
@@ -221,7 +221,7 @@ class PlannedLocalVectorFit:
         fitted = self.fit_samplers()
         conditions = self.rows.conditions
         assert conditions is not None, "local conditions need y"
-        indices = even_indices(
+        indices = balanced_indices(
             self.plan.n_rows, self.plan.n_particles, self.seed.child("conditions")
         )
         particle_conditions = conditions.take(indices)

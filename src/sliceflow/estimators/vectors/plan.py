@@ -178,7 +178,7 @@ class VectorPlan(BaseVectorPlan):
             )
         return 1.0
 
-    def engine_stages(self) -> list[Stage]:
+    def stages(self) -> list[Stage]:
         """The stages: one of the frame, then axis steps that make each column exact."""
         options = self.options
         stages = []
@@ -208,21 +208,21 @@ class VectorPlan(BaseVectorPlan):
         return stages
 
     @property
-    def flow_stages(self) -> range:
+    def flow_stage_indices(self) -> range:
         """The indices of the stages before the axis steps."""
         return range(1 if self.n_steps else 0)
 
     @property
-    def axis_stages(self) -> range:
+    def axis_stage_indices(self) -> range:
         """The indices of the stages of axis steps, which come last."""
-        n_flow_stages = self.flow_stages.stop
+        n_flow_stages = self.flow_stage_indices.stop
         n_axis_stages = 1 if self.options.n_axis_steps else 0
         return range(n_flow_stages, n_flow_stages + n_axis_stages)
 
     def flow_spec(self, seed: Seed, device: torch.device) -> FlowSpec:
         """The whole flow, with the axis steps, as samples replay it."""
         return FlowSpec(
-            self.engine_stages(),
+            self.stages(),
             seed.child("flow"),
             self.condition_dim,
             self.amplifier,
