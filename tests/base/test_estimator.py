@@ -104,6 +104,16 @@ def test_a_fit_changes_neither_parameters_nor_data(kind):
     assert pickle.dumps(data) == before
 
 
+@pytest.mark.filterwarnings("error:The given NumPy array is not writable")
+@pytest.mark.usefixtures("torch_warns_every_time")
+def test_rows_may_be_read_only(kind):
+    make, data = PARTS[kind]
+    read_only = [np.array(part) for part in data]
+    for part in read_only:
+        part.flags.writeable = False
+    make().fit(*read_only)
+
+
 def test_attributes_fit_together(kind, fitted):
     flow = fitted(kind)
     _, data = PARTS[kind]

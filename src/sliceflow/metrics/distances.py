@@ -376,6 +376,7 @@ def _as_dataset(
     pixels = (pictures * (255 / (n_pixel_values - 1))).round().astype(np.uint8)
     pixels = pixels.reshape(n, height, width, -1)
     pixels = np.broadcast_to(pixels, (n, height, width, 3))
-    channels_first = np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
+    # torch wants arrays in row-major order that can be written to.
+    channels_first = np.require(pixels.transpose(0, 3, 1, 2), requirements=["C", "W"])
     # Its items are those of the tensor.
     return ConcatDataset([torch.from_numpy(channels_first)])  # type: ignore[list-item]
