@@ -234,6 +234,26 @@ def test_what_is_prepared_is_fitted_as_planned(kind, fitted):
             other.fit(prepared, y)
 
 
+@pytest.mark.parametrize(
+    ("estimator", "rows"),
+    [
+        (vectors(), X),
+        (pictures(), PICTURES),
+        (SlicedDensity(n_steps=0, penalty=1, n_components=1), X),
+        (TableFlow(), pd.DataFrame(X, columns=["a", "b", "c"])),
+    ],
+)
+def test_only_a_fit_takes_what_was_prepared(estimator, rows):
+    flow = clone(estimator)
+    prepared = flow.prepare(rows)
+    for method in ("partial_fit", "fit", "partial_fit", "forget", "score"):
+        if method == "fit":
+            flow.fit(prepared)
+            continue
+        with pytest.raises(DataError, match="what prepare returned; pass the rows"):
+            getattr(flow, method)(prepared)
+
+
 @pytest.mark.parametrize("kind", ["labels", "local", "gray"])
 def test_rows_that_change_after_they_were_prepared_are_fitted_as_they_were(
     kind, fitted

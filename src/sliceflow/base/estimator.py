@@ -327,7 +327,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
         Parameters
         ----------
         X : rows
-            The new rows, as in `fit`.
+            The new rows, of the kinds that the class lists.
         y : conditions of the rows or None, default None
             As in `fit`.
         refit : bool, default True

@@ -293,7 +293,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent, DensityPl
         Parameters
         ----------
         X : array, tensor or DataFrame (n, d)
-            As in `fit`.
+            The rows.
         y : n conditions or None, default None
             As in `fit`.
 
