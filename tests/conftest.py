@@ -76,6 +76,17 @@ def rng():
     return np.random.default_rng(int(os.environ.get("SLICEFLOW_TEST_SEED", "0")))
 
 
+@pytest.fixture
+def torch_warns_every_time():
+    """Warnings of torch do not depend on the tests before: most are shown only once."""
+    import torch
+
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    yield
+    torch.set_warn_always(before)
+
+
 @pytest.fixture(scope="session")
 def digits():
     """Those to fit, and held-out ones."""

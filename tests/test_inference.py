@@ -265,6 +265,14 @@ def test_changed_files_are_refused_or_draw_numbers(tmp_path, monkeypatch):
         ),
         (lambda: posterior(THETA, X, method="nearest"), "method='nearest'"),
         (
+            lambda: posterior(THETA, X, method=np.array(["auto", "likelihood"])),
+            "method=array.* must be 'neighbors', 'likelihood' or 'auto'",
+        ),
+        (
+            lambda: posterior(THETA, X, verbose="no"),
+            "verbose='no' must be a bool, or an int",
+        ),
+        (
             lambda: posterior(THETA, X, method="likelihood"),
             "there are 5 simulations; method='likelihood' needs at least 50",
         ),
@@ -306,6 +314,19 @@ def test_a_random_state_of_numpy_seeds_samples():
     other = given_x.sample((5,), x=[2.0], random_state=np.random.RandomState(4))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("random_state", [-1, "a", 1.5, True])
+def test_a_random_state_that_seeds_nothing_is_refused(random_state):
+    given_x = posterior(THETA, X)
+    for draw in (
+        lambda: given_x.sample((5,), x=[2.0], random_state=random_state),
+        lambda: given_x.sample_batched((5,), x=[[2.0]], random_state=random_state),
+        lambda: given_x.map([2.0], random_state=random_state),
+        lambda: given_x.calibrate([[9, 9]], [[9]], random_state=random_state),
+    ):
+        with pytest.raises(ParameterError, match=f"^random_state={random_state!r} "):
+            draw()
 
 
 @pytest.fixture(scope="module")

@@ -104,6 +104,16 @@ def test_a_fit_changes_neither_parameters_nor_data(kind):
     assert pickle.dumps(data) == before
 
 
+@pytest.mark.filterwarnings("error:The given NumPy array is not writable")
+@pytest.mark.usefixtures("torch_warns_every_time")
+def test_rows_may_be_read_only(kind):
+    make, data = PARTS[kind]
+    read_only = [np.array(part) for part in data]
+    for part in read_only:
+        part.flags.writeable = False
+    make().fit(*read_only)
+
+
 def test_attributes_fit_together(kind, fitted):
     flow = fitted(kind)
     _, data = PARTS[kind]
@@ -222,6 +232,26 @@ def test_what_is_prepared_is_fitted_as_planned(kind, fitted):
     for other, y in ((make(), None), (flow, np.ones(3))):
         with pytest.raises(ValueError, match=r"was prepared.* with X alone"):
             other.fit(prepared, y)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "rows"),
+    [
+        (vectors(), X),
+        (pictures(), PICTURES),
+        (SlicedDensity(n_steps=0, penalty=1, n_components=1), X),
+        (TableFlow(), pd.DataFrame(X, columns=["a", "b", "c"])),
+    ],
+)
+def test_only_a_fit_takes_what_was_prepared(estimator, rows):
+    flow = clone(estimator)
+    prepared = flow.prepare(rows)
+    for method in ("partial_fit", "fit", "partial_fit", "forget", "score"):
+        if method == "fit":
+            flow.fit(prepared)
+            continue
+        with pytest.raises(DataError, match="what prepare returned; pass the rows"):
+            getattr(flow, method)(prepared)
 
 
 @pytest.mark.parametrize("kind", ["labels", "local", "gray"])

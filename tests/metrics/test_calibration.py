@@ -77,7 +77,7 @@ def test_shapes_that_do_not_fit_are_named(shape):
         calibration(np.zeros(shape), TRUTH)
     with pytest.raises(ValueError, match=r"pass \(q, n, d\)"):
         calibration(SAMPLES, TRUTH, first_axis="samples")
-    with pytest.raises(ValueError, match="share=2 must be from 0 to 1"):
+    with pytest.raises(ValueError, match="share=2 must be a number from 0 to 1"):
         calibration(SAMPLES, TRUTH).coverage(2)
     with pytest.raises(ValueError, match="truth contain a NaN"):
         calibration(SAMPLES, TRUTH * np.nan)

@@ -78,7 +78,7 @@ def test_memorized_patches_are_copies_of_parts_that_copies_does_not_see(rng):
         made[:, :, ::-1], train, test, patch=4, mirror=True, device="cpu"
     )
     assert mirrored == pytest.approx(found, abs=0.02)
-    with pytest.raises(ValueError, match="patch=9 must be 1 to the side"):
+    with pytest.raises(ValueError, match="patch=9 must be an int from 1 to the side"):
         memorized_rate(made, train, test, patch=9)
     with pytest.raises(
         ValueError, match="needs 10 train rows or more, but there are 9"

@@ -171,6 +171,22 @@ def test_torch_fidelity_gets_bytes_of_three_channels(monkeypatch, tmp_path):
     assert np.array_equal(given["input1"][1].numpy(), color[1].transpose(2, 0, 1))
 
 
+@pytest.mark.filterwarnings("error:The given NumPy array is not writable")
+@pytest.mark.usefixtures("torch_warns_every_time")
+def test_torch_fidelity_gets_colors_whose_channels_are_first_in_memory(monkeypatch):
+    given = {}
+
+    def calculate_metrics(**arguments):
+        given.update(arguments)
+        return {"frechet_inception_distance": 3.5}
+
+    stub = SimpleNamespace(calculate_metrics=calculate_metrics)
+    monkeypatch.setitem(sys.modules, "torch_fidelity", stub)
+    color = np.stack((GRAY, GRAY + 1, GRAY + 2), axis=1).transpose(0, 2, 3, 1)
+    fid(color, color, device="cpu")
+    assert np.array_equal(given["input1"][1].numpy(), color[1].transpose(2, 0, 1))
+
+
 def test_without_torch_fidelity_the_error_names_the_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch_fidelity", None)
     with pytest.raises(ImportError, match=r"pip install 'sliceflow\[metrics\]'"):

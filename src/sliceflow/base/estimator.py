@@ -327,12 +327,13 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
         Parameters
         ----------
         X : rows
-            The new rows, as in `fit`.
+            The new rows, of the kinds that the class lists.
         y : conditions of the rows or None, default None
             As in `fit`.
         refit : bool, default True
             Whether to fit now. With False, the model stays that of the earlier rows
-            until the method `refit` is called.
+            until the method `refit` is called. Before it, `save` is an error, and so is
+            a pickle that would not have the rows.
         listeners : callable or tuple of callables, default ()
             As in `fit`.
 
@@ -552,9 +553,13 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
 
     def _check_saveable(self) -> None:
         self._fitted_model()
+        self._require_no_pending_rows("save")
+
+    def _require_no_pending_rows(self, use: str) -> None:
+        """Raise a ValueError if rows wait for a refit, which this use would lose."""
         if self._pending_rows is not None:
             fact = "rows were added or removed without a refit"
-            raise ValueError(f"{fact}; call refit() before save")
+            raise ValueError(f"{fact}; call refit() before {use}")
 
     @property
     def _files_have_rows(self) -> bool:
@@ -580,10 +585,13 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
         return other
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state for pickle, with rows only if a file would have them."""
+        """The state for pickle, with rows only if a file would have them.
+
+        Raises a ValueError if it would lose rows that wait for a refit.
+        """
+        if not self._files_have_rows:
+            self._require_no_pending_rows("pickle")
         state = dict(super().__getstate__())
         if self._is_fitted:
             state["_record"] = replace(self._record, rows=self._rows_for_file())
-        if not self._files_have_rows:
-            state.pop("_pending_rows", None)
         return state

@@ -433,7 +433,7 @@ class FlowEstimator(
         Parameters
         ----------
         X : held-out rows
-            As in `fit`.
+            Of the kinds that the class lists.
         y : conditions or None, default None
             The conditions of the rows.
 

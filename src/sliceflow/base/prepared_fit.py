@@ -9,6 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 import numpy as np
 
 from sliceflow.base.protocols import AnyPlannedFit, PlannedFit, PlanT
+from sliceflow.errors import DataError
 from sliceflow.validation import from_tensor
 
 PlannedFitT = TypeVar("PlannedFitT", bound=AnyPlannedFit)
@@ -70,6 +71,13 @@ class PreparedFit(Generic[PlannedFitT_co]):
             )
         # The same estimator has planned it, so it is of the kind that it plans.
         return cast(PlannedFitT, self.planned_fit)
+
+
+def check_not_prepared(X: object) -> None:
+    """Raise a `DataError` if X, of which rows are read, is what `prepare` returned."""
+    if isinstance(X, PreparedFit):
+        hint = "pass the rows: only fit, plan and prepare take it"
+        raise DataError("X is what prepare returned", hint)
 
 
 def copied_parameters(estimator: PreparesFits[AnyPlannedFit]) -> dict[str, object]:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_array, validate_data
 from torch import Tensor
 
+from sliceflow.base.prepared_fit import check_not_prepared
 from sliceflow.base.ranks import Shard
 from sliceflow.base.rows import ArrayRows, Conditions
 from sliceflow.dataframes import as_dataframe, check_columns, column_names
@@ -248,6 +249,7 @@ def _require_names_of_one_kind(names: Sequence[Any]) -> None:
 
 def _array_of_lists(X: Any) -> Any:
     """Lists of rows as an array; a `DataError` for what holds no rows."""
+    check_not_prepared(X)
     if X is None or isinstance(X, str | bytes | Mapping | Set | Iterator):
         kind = type(X).__name__
         raise DataError(f"X is a {kind}", "pass an array (n, d), or a DataFrame")

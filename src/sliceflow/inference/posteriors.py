@@ -36,7 +36,12 @@ from sliceflow.inference.likelihood import LikelihoodSampler, fit_likelihood
 from sliceflow.inference.neighbors import fit_neighbor_sampler
 from sliceflow.metrics.calibration import Calibration, calibration
 from sliceflow.saved_types import ArraySpec
-from sliceflow.validation import from_tensor, require, require_int
+from sliceflow.validation import (
+    from_tensor,
+    require_choice,
+    require_int,
+    require_verbosity,
+)
 
 __all__ = ["Posterior", "load", "posterior"]
 
@@ -466,7 +471,7 @@ def posterior(
         If a value is not finite, if shapes do not fit, or if there are too few
         simulations for a likelihood.
     ParameterError
-        If theta is not between the bounds.
+        If theta is not between the bounds, or if `method` or `verbose` is invalid.
 
     Examples
     --------
@@ -485,12 +490,8 @@ def posterior(
     if user_dtype.kind == "f" and user_dtype.itemsize <= 4:
         dtype = "float32"
     low, high = as_prior_bounds(bounds, theta)
-    require(
-        method in ("neighbors", "likelihood", "auto"),
-        "method",
-        method,
-        "'neighbors', 'likelihood' or 'auto'",
-    )
+    require_choice("method", method, ("neighbors", "likelihood", "auto"))
+    require_verbosity(verbose)
     comparison = None
     if method == "auto":
         comparison = _compare_methods(theta, x, low, high)
@@ -594,6 +595,8 @@ def _highest_mode(samples: Floats) -> Floats:
 
 def _as_generator(random_state: RandomStateLike) -> np.random.Generator:
     """A generator of numpy. Before version 2.2, numpy makes none of a RandomState."""
+    if isinstance(random_state, np.random.Generator):
+        return random_state
     if isinstance(random_state, np.random.RandomState):
         return np.random.Generator(random_state._bit_generator)
-    return np.random.default_rng(random_state)
+    return np.random.default_rng(Seed.from_random_state(random_state).root)

@@ -28,7 +28,7 @@ from sliceflow.metrics.membership import AttackScore, score_attack
 from sliceflow.metrics.rows import RowsLike, as_flat_rows
 from sliceflow.metrics.shadows import GenerativeModel, ShadowAttack
 from sliceflow.metrics.table_encoding import choose_target, encode_tables
-from sliceflow.validation import is_int, require
+from sliceflow.validation import is_int, require, require_int
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -135,6 +135,7 @@ def attack(
     >>> found["distance difference"].score.auc.value
     1.0
     """
+    require_int("random_state", random_state, 0)
     is_model = isinstance(model_or_samples, GenerativeModel)
     n_shadows = _resolve_n_shadows(n_shadows, is_model)
     settings = _Settings(hidden, random_state, str(resolve_device(device)), notify)

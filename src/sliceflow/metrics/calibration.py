@@ -16,7 +16,13 @@ import numpy as np
 from sliceflow.arrays import Floats, Ints
 from sliceflow.errors import DataError
 from sliceflow.metrics.rows import RowsLike
-from sliceflow.validation import from_tensor, require, require_choice
+from sliceflow.validation import (
+    from_tensor,
+    is_real,
+    require,
+    require_choice,
+    require_int,
+)
 
 # What the first axis of samples counts.
 FirstAxis = Literal["conditions", "samples"]
@@ -83,7 +89,7 @@ class Calibration:
         >>> bool(abs(calibration(samples, truth).coverage(0.9)[0] - 0.9) < 0.05)
         True
         """
-        require(0 <= share <= 1, "share", share, "from 0 to 1")
+        require(is_real(share, 0, 1), "share", share, "a number from 0 to 1")
         inside = np.abs(2 * self.probabilities - 1) <= share
         return np.asarray(inside.mean(axis=0))
 
@@ -176,6 +182,7 @@ def calibration(
     """
     samples = np.asarray(from_tensor(samples), np.float64)
     truth = np.asarray(from_tensor(truth), np.float64)
+    require_int("random_state", random_state, 0)
     require_choice("first_axis", first_axis, (None, "conditions", "samples"))
     given_shapes = f"samples have shape {samples.shape} and truth {truth.shape}"
     if truth.ndim == 1 and samples.ndim == 2:

@@ -17,7 +17,7 @@ from sliceflow.arrays import Floats
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.metrics.rows import RowsLike, nearest
 from sliceflow.neighbors.distance_ratios import median_distance_ratio
-from sliceflow.validation import from_tensor, is_int, require
+from sliceflow.validation import from_tensor, is_int, require, require_bool
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -234,8 +234,9 @@ def memorized_rate(
         fact = "cuts pictures (n, h, w), but the rows are (n, d)"
         raise ParameterError("patch", patch, fact, "leave it out")
     height, width = train.shape[1:3]
-    side = f"1 to the side of the pictures, which are {height}×{width}"
-    require(1 <= patch <= min(height, width), "patch", patch, side)
+    side = f"an int from 1 to the side of the pictures, which are {height}×{width}"
+    is_side = is_int(patch, 1) and patch <= min(height, width)
+    require(is_side, "patch", patch, side)
     rates = []
     for top in (0, (height - patch) // 2, height - patch):
         for left in (0, (width - patch) // 2, width - patch):
@@ -435,6 +436,7 @@ def _train_distances(
 
 def _with_mirror_images(rows: RowsLike, mirror: bool) -> list[NDArray[Any]]:
     """The rows and, with `mirror`, their mirror images."""
+    require_bool("mirror", mirror)
     rows = np.asarray(from_tensor(rows))
     if not mirror:
         return [rows]

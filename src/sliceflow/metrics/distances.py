@@ -14,7 +14,7 @@ from sliceflow.devices import resolve_device
 from sliceflow.engine.wasserstein import squared_wasserstein
 from sliceflow.errors import DataError
 from sliceflow.metrics.rows import RowsLike, as_flat_rows, nearest, require_same_width
-from sliceflow.validation import from_tensor
+from sliceflow.validation import from_tensor, require_int
 
 if TYPE_CHECKING:
     from sklearn.ensemble import RandomForestClassifier
@@ -66,11 +66,16 @@ def sliced_wasserstein(
     >>> round(sliced_wasserstein(a, a + np.array([3.0, 0, 0])), 1)  # |shift| / sqrt(d)
     1.7
     """
+    require_int("n_directions", n_directions, 1)
+    require_int("random_state", random_state, 0)
     a, b = _as_float64(a, b)
     if directions is None:
         rng = np.random.default_rng(random_state)
         directions = rng.standard_normal((n_directions, a.shape[1]))
         directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    else:
+        directions = as_flat_rows(directions, "directions")
+        require_same_width(directions, a, "directions and a")
     total = 0.0
     n_blocks = max(1, len(directions) // _DIRECTIONS_PER_BLOCK)
     for block in np.array_split(directions, n_blocks):
@@ -152,6 +157,7 @@ def frechet_distance_pca(
     >>> round(frechet_distance_pca(a + [0, 5, 0, 0], a, a, n_components=1), 1)
     0.0
     """
+    require_int("n_components", n_components, 1)
     mean, axes = principal_axes(as_flat_rows(train, "train"), n_components)
     samples = as_flat_rows(samples, "samples")
     held_out = as_flat_rows(held_out, "held_out")
@@ -263,6 +269,8 @@ def two_sample_score(
     from sklearn.metrics import get_scorer
     from sklearn.model_selection import StratifiedKFold
 
+    require_int("n_trees", n_trees, 1)
+    require_int("random_state", random_state, 0)
     rng = np.random.default_rng(random_state)
     samples = np.asarray(from_tensor(samples))
     held_out = np.asarray(from_tensor(held_out))
@@ -336,6 +344,7 @@ def fid(
     --------
     >>> fid(flow.particles_[:50_000], train.images)  # doctest: +SKIP
     """
+    require_int("n_pixel_values", n_pixel_values, 2)
     sample_set = _as_dataset(samples, n_pixel_values)
     real_set = _as_dataset(real, n_pixel_values)
     try:
@@ -376,6 +385,7 @@ def _as_dataset(
     pixels = (pictures * (255 / (n_pixel_values - 1))).round().astype(np.uint8)
     pixels = pixels.reshape(n, height, width, -1)
     pixels = np.broadcast_to(pixels, (n, height, width, 3))
-    channels_first = np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
+    # torch wants arrays in row-major order that can be written to.
+    channels_first = np.require(pixels.transpose(0, 3, 1, 2), requirements=["C", "W"])
     # Its items are those of the tensor.
     return ConcatDataset([torch.from_numpy(channels_first)])  # type: ignore[list-item]

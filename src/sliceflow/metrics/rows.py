@@ -11,7 +11,7 @@ from sliceflow.arrays import Floats, Ints
 from sliceflow.devices import resolve_device
 from sliceflow.errors import DataError
 from sliceflow.neighbors.search import nearest_rows
-from sliceflow.validation import from_tensor, is_int, require
+from sliceflow.validation import from_tensor, is_int, require, require_bool
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -94,6 +94,7 @@ def nearest(
     >>> distances.round(3), index
     (array([[0.1, 0.9]]), array([[1, 0]]))
     """
+    require_bool("exclude_self", exclude_self)
     rows = as_flat_rows(rows, "rows")
     data = as_flat_rows(data, "data")
     require_same_width(rows, data, "rows and data")

@@ -164,6 +164,15 @@ def test_transform_and_inverse_agree(d, seed, log_scale):
     np.testing.assert_allclose(back, X, rtol=1e-5, atol=1e-5 * np.exp(log_scale))
 
 
+@pytest.mark.filterwarnings("error:The given NumPy array is not writable")
+@pytest.mark.usefixtures("torch_warns_every_time")
+def test_noise_may_be_read_only(fitted, moons):
+    noise = fitted.transform(moons[0])
+    rows = fitted.inverse_transform(noise)
+    noise.flags.writeable = False
+    assert np.array_equal(fitted.inverse_transform(noise), rows)
+
+
 @given(st.integers(1, 4), st.integers(2, 5), st.integers(0, 2**16))
 def test_mixtures_are_mapped_to_noise_and_back(d, k, seed):
     rng = np.random.default_rng(seed)

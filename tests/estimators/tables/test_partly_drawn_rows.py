@@ -34,6 +34,17 @@ def test_a_draft_allows_what_keeps_the_rules_and_changes_no_row(table):
     assert np.array_equal(partly_drawn.level_positions, rows, equal_nan=True)
 
 
+def test_a_total_whose_parts_are_drawn_is_allowed_because_it_is_computed(table):
+    rows = np.array([[1, 1, UNDRAWN], [UNDRAWN, 1, UNDRAWN]])
+    partly_drawn = PartlyDrawnRows(rows, table.rule_set)
+    total = np.array([6.0, 6.0])
+    # The first total will be 2. In the second row no a is 5.
+    assert partly_drawn.allows(2, np.arange(2), total).tolist() == [True, False]
+    rows[0, 2] = 6
+    assert table.rule_set.solve_rows(rows[:1], np.array([False, False, True])).all()
+    assert rows[0].tolist() == [1, 1, 2]
+
+
 def test_a_draft_without_missing_cells_refuses_these_and_no_others(table):
     rows = np.full((2, 3), UNDRAWN)
     row_indices = np.array([0, 1])

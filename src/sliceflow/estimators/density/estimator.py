@@ -293,7 +293,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent, DensityPl
         Parameters
         ----------
         X : array, tensor or DataFrame (n, d)
-            As in `fit`.
+            The rows.
         y : n conditions or None, default None
             As in `fit`.
 
@@ -326,7 +326,8 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent, DensityPl
             fact = f"X has {array.shape[1]} columns but the model has "
             fact += f"{self.n_features_in_}"
             raise DataError(fact, "pass rows as `transform` returns them")
-        return model.inverse_transform(torch.from_numpy(array), y)
+        noise = torch.tensor(array)  # a copy: X may be read-only
+        return model.inverse_transform(noise, y)
 
     @overload
     def sample(

@@ -19,6 +19,7 @@ from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
 from sliceflow.arrays import Mask
+from sliceflow.base.prepared_fit import check_not_prepared
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError
 from sliceflow.estimators.pictures.schedules import MAX_SIDE
@@ -293,6 +294,7 @@ class Layout:
 
 def as_picture_array(X: Any) -> NDArray[Any]:
     """The user's pictures of any type as an array, in native byte order."""
+    check_not_prepared(X)
     X = unmasked(from_tensor(X), "the pictures")
     try:
         array: NDArray[Any] = np.asarray(X)

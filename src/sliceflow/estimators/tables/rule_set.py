@@ -153,9 +153,26 @@ class RuleSet:
         row_indices: Ints,
         positions: LevelPositions,
     ) -> Mask:
-        """Whether a column may have certain positions, given what is drawn so far.
+        """Whether rows can keep the rules if a column has certain positions.
 
-        The rules are solved in a copy, for the cells that would follow: no row changes.
+        The rules are solved in a copy, for the undrawn cells that follow: no row
+        changes. False says that a rule is broken then, or that a column cannot have
+        what follows. True does not say that the rule holds for this very position:
+
+        - A derived column, such as a total, is computed again when the row is finished.
+          If all other cells of its rule are drawn, its position does not count, and the
+          answer is whether it can have the one that follows.
+        - Where several cells of a rule are undrawn, nothing follows yet.
+
+        Take total = a + b, with numbers from 0 to 3 in a and b, and 0 to 6 in total:
+
+        | drawn     | asked     | allowed                                           |
+        |-----------|-----------|---------------------------------------------------|
+        | b=1       | a=3       | yes: total can be 4                               |
+        | total=6   | a=2       | no: b cannot be 4                                 |
+        | b=1       | total=6   | no: a cannot be 5                                 |
+        | a=1, b=1  | total=6   | yes: total will be 2 in the finished row          |
+        |           | a=0       | yes: nothing follows yet                          |
 
         Parameters
         ----------

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sliceflow.arrays import Ints
+from sliceflow.base.prepared_fit import check_not_prepared
 from sliceflow.errors import DataError
 from sliceflow.estimators.tables.cells import (
     EncodedColumn,
@@ -119,6 +120,7 @@ def make_dataframe(
 
 def as_dataframe(table: object) -> pd.DataFrame:
     """A table that is a DataFrame of pandas already; a TypeError for others."""
+    check_not_prepared(table)
     require_pandas()
     import pandas as pd
 

@@ -59,11 +59,13 @@ ConditionKind = Literal["none", "labels", "continuous", "mixed"]
 # for hundreds of columns.
 PAPER_DIRECTIONS_PER_COLUMN = 64
 
-# Fresh particles to which the model's axis steps are fitted, and the most of their
-# projections. With 65,536 particles, 1 % quantiles have an error of a few per cent.
-MAX_FRESH_PARTICLES = 1 << 16
 # The most steps of a flow: a limit of files, which is days of work for a few rows.
 MAX_STEPS = 1 << 24
+
+# Fresh particles to which the model's axis steps are fitted: more only if the flow
+# moves more. With 65,536, 1 % quantiles have an error of a few per cent.
+MAX_FRESH_PARTICLES = 1 << 16
+# The most projections of fresh particles: with many directions there are fewer of them.
 MAX_FRESH_PROJECTIONS = 1 << 18
 # A user's kind of frame makes one for this many rows, which shows whether it sees y.
 # Even a kind that is fitted to the rows needs no more to make a frame.
@@ -466,7 +468,7 @@ def require_steps_that_see_y(
         fact = "leaves no steps that see y"
         hint = f"use n_steps=1 or more, or {other_way}"
         raise ParameterError("n_steps", 0, fact, hint)
-    x = torch.from_numpy(rows.X[:MAX_TRIED_ROWS]).T
+    x = torch.tensor(rows.X[:MAX_TRIED_ROWS]).T  # a copy: X may be read-only
     if not frames.sees_condition(frame_kind, x, encoder.condition_dim):
         fact = "does not work with conditions that share maps: it does not see y"
         hint = f"use frame='orthogonal', or {other_way}"
