@@ -12,7 +12,6 @@ from sliceflow.estimators.tables.level_positions import (
     UNDRAWN,
     LevelPositions,
     is_impossible,
-    is_undrawn,
 )
 from sliceflow.estimators.tables.node_sampler import NodeSampler
 from sliceflow.estimators.tables.partly_drawn_rows import PartlyDrawnRows
@@ -114,11 +113,6 @@ class NewCells:
         self._value_prediction = value_prediction
         self._rng = rng
         self._clip = clip
-
-    @property
-    def are_undrawn(self) -> Mask:
-        """Which cells (m,) have no accepted proposal."""
-        return is_undrawn(self.positions)
 
     def propose(self, row_indices: Ints, positions: LevelPositions) -> Mask:
         """Set the cells of rows (k,) to positions (k,), where the rows allow these.
