@@ -474,7 +474,7 @@ class FlowState:
 
         steps_left = step.stage.n_steps - self.step_index
         has_converged = self._has_converged(solution)
-        if has_converged:
+        if has_converged:  # the event counts the steps that are left
             self.steps_skipped += steps_left
         event = self._event(step, solution, model_step)
         is_stopped = notify(listeners, event)

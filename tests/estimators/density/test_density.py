@@ -382,7 +382,7 @@ def test_the_plan_of_a_fit_has_all_settings(rng):
     assert (planned.n_steps, planned.penalty) == ("auto", 100.0)
     heard = []
     fitted = density.fit(density.prepare(X), listeners=heard.append).plan_.classes[0]
-    assert isinstance(fitted.flow, GaussianizationSettings)
+    assert isinstance(fitted.settings, GaussianizationSettings)
     assert "auto" not in str(density.plan_)
     n_trials = sum(isinstance(event, DensityTrialEvent) for event in heard)
     assert fitted.n_trial_steps == n_trials

@@ -38,7 +38,7 @@ from sliceflow.estimators.density.gaussianization import (
     fit_gaussianization,
     fit_normal,
 )
-from sliceflow.estimators.density.plan import ClassSettings, DensityPlan, fit_bytes
+from sliceflow.estimators.density.plan import DensityPlan, PlannedClass, fit_bytes
 from sliceflow.estimators.density.progress import FLOW, DensityEvent, FitProgress
 from sliceflow.estimators.density.settings import (
     GaussianizationParameters,
@@ -125,14 +125,14 @@ class DensityAdapter:
         )
         return PlannedClassDensityFit(plan, training, encoder, self.device, seed)
 
-    def _plan_class(self, n: int, d: int, is_class: bool) -> ClassSettings:
+    def _plan_class(self, n: int, d: int, is_class: bool) -> PlannedClass:
         """Plan for n rows of d columns, which are those of a class or all rows."""
         if n < MIN_ROWS_TO_CHOOSE or (is_class and _is_small_class(n, d)):
-            return ClassSettings(n, flow=None)
+            return PlannedClass(n, settings=None)
         require_enough_rows(n, self.parameters)
         progress = FitProgress()
         expect_trials(n, self.parameters, progress)
-        return ClassSettings(n, self.parameters, n_trial_steps=progress.steps_total)
+        return PlannedClass(n, self.parameters, n_trial_steps=progress.steps_total)
 
     def _plan_conditional(
         self, training: _TrainingRows, encoder: ContinuousEncoder, seed: Seed
@@ -291,23 +291,23 @@ class PlannedClassDensityFit:
     def _announce_phases(self, progress: FitProgress) -> None:
         """Announce the trials and flows of all classes, for estimates of the time."""
         for c, planned in enumerate(self.plan.classes):
-            if isinstance(planned.flow, GaussianizationParameters):
+            if isinstance(planned.settings, GaussianizationParameters):
                 class_progress = self._for_class(c, progress)
-                expect_trials(planned.n_rows, planned.flow, class_progress)
-                class_progress.expect(FLOW, 1, planned.flow.expected_steps)
+                expect_trials(planned.n_rows, planned.settings, class_progress)
+                class_progress.expect(FLOW, 1, planned.settings.expected_steps)
 
-    def _tune_class(self, c: int, x: Tensor, progress: FitProgress) -> ClassSettings:
+    def _tune_class(self, c: int, x: Tensor, progress: FitProgress) -> PlannedClass:
         """Choose the settings of class c by trials on its rows x (n, d)."""
         planned = self.plan.classes[c]
-        if not isinstance(planned.flow, GaussianizationParameters):
+        if not isinstance(planned.settings, GaussianizationParameters):
             return planned
         progress = self._for_class(c, progress)
         steps_before = progress.steps_done
         seed = self.seed.child("class", c)
-        settings = choose_settings(x, planned.flow, seed, progress)
+        settings = choose_settings(x, planned.settings, seed, progress)
         progress.expect(FLOW, 1, settings.n_steps)
         n_trial_steps = progress.steps_done - steps_before
-        return ClassSettings(planned.n_rows, settings, n_trial_steps)
+        return PlannedClass(planned.n_rows, settings, n_trial_steps)
 
     def _fit_classes(self, progress: FitProgress) -> FitResult[FittedClassDensities]:
         """Fit the density of each class; the settings of all must be chosen."""
@@ -331,7 +331,7 @@ class PlannedClassDensityFit:
     ) -> Gaussianization:
         """Fit the density of class c, given the rows (n, d) of each class."""
         x = rows_by_class[c]
-        settings = self.plan.classes[c].flow
+        settings = self.plan.classes[c].settings
         if settings is None:
             return fit_normal(x, rows_by_class)
         assert isinstance(settings, GaussianizationSettings), "they are chosen"

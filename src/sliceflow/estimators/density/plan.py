@@ -37,53 +37,53 @@ _ARRAYS_PER_MAP = 8
 
 
 @dataclass(frozen=True)
-class ClassSettings:
-    """The settings of the density of one class, or of all rows, and what it costs."""
+class PlannedClass:
+    """The plan of the density of one class, or of all rows."""
 
     n_rows: Count
     # What the user says of the flow, until the fit has chosen its settings. None if
     # there are too few rows for one: then the class is normal, with a covariance that
     # all classes share.
-    flow: GaussianizationParameters | GaussianizationSettings | None
+    settings: GaussianizationParameters | GaussianizationSettings | None
     # Steps of the trials that choose the settings: about how many, until they are done.
     n_trial_steps: Count = 0
 
     @property
     def is_tuned(self) -> bool:
         """Whether all settings are chosen."""
-        return not isinstance(self.flow, GaussianizationParameters)
+        return not isinstance(self.settings, GaussianizationParameters)
 
     @property
     def expected_steps(self) -> int:
         """The most steps of the flow, or about how many if this is "auto"."""
-        if self.flow is None:
+        if self.settings is None:
             return 0
-        if isinstance(self.flow, GaussianizationParameters):
-            return self.flow.expected_steps
-        return self.flow.n_steps
+        if isinstance(self.settings, GaussianizationParameters):
+            return self.settings.expected_steps
+        return self.settings.n_steps
 
     @property
     def n_steps(self) -> int | Auto:
         """The most steps of the flow."""
-        if self.flow is None:
+        if self.settings is None:
             return 0
-        return self.flow.n_steps
+        return self.settings.n_steps
 
     @property
     def penalty(self) -> float | Auto:
         """The penalty of rough maps of the flow."""
-        if self.flow is None:
+        if self.settings is None:
             return 0.0
-        return self.flow.penalty
+        return self.settings.penalty
 
     @property
     def n_components(self) -> int | Auto:
         """The components of the mixture before the flow; 1 is a normal distribution."""
-        if self.flow is None:
+        if self.settings is None:
             return 1
-        if isinstance(self.flow, GaussianizationParameters):
-            return self.flow.n_components
-        return self.flow.initial_map.n_components
+        if isinstance(self.settings, GaussianizationParameters):
+            return self.settings.n_components
+        return self.settings.initial_map.n_components
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +93,7 @@ class DensityPlan(FitPlan):
     n_rows: Count
     n_columns: Count
     # One for each class, or one for all rows; none if y is continuous.
-    classes: tuple[ClassSettings, ...]
+    classes: tuple[PlannedClass, ...]
     dtype: Literal["float32", "float64"] = "float64"  # of samples, as of X
     condition_dim: Count = 0  # columns of a continuous y
 
