@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for run in range(args.runs):
                 flow = fit_changed(shuffled[:n_fitted], change, run)
                 distances.append(-flow.score(held_out))
-                bandwidths.append(float(flow.plan_.smoothing or 0))
+                bandwidths.append(float(flow.plan_.bandwidth or 0))
             median = float(np.median(distances))
             worst = max(distances)
             numbers = [f"{median:.4f}", f"{worst:.4f}", f"{worst / median:.2f}"]

@@ -27,7 +27,7 @@ settings.load_profile("ci")
 
 def pytest_configure(config):
     # Modules that tests import stay to the end. Python would search their objects for
-    # garbage while tests are collected, and again and again later: a tenth of the time.
+    # garbage while tests are collected, and again and again later: some of the time.
     gc.disable()
     chosen = config.option.markexpr
     if "slow" in chosen and "not slow" not in chosen:

@@ -33,9 +33,9 @@ class Arrived(Exception):
     """The function to which calls are followed was entered."""
 
 
-# A detour that a reader may skip: it chooses settings by trial, before the flow. What
-# only it calls is counted, and listed, apart.
-DETOUR = "PlannedVectorFit.tune"
+# A detour that a reader may skip: it chooses the bandwidth by trial, and gives the
+# data. What only it calls is counted, and listed, apart.
+DETOUR = "PlannedVectorFit.training_vectors"
 
 
 class Way(NamedTuple):

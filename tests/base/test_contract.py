@@ -85,7 +85,7 @@ CASES = {
 
 
 # Fields of plans that may be None until the fit has chosen them.
-CHOSEN_BY_TRIAL = ("smoothing", "strategies", "n_neighbors")
+CHOSEN_BY_TRIAL = ("bandwidth", "strategies", "n_neighbors")
 
 
 def has_none(value):

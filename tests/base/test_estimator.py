@@ -197,8 +197,8 @@ def as_planned(plan):
         return dataclasses.replace(
             plan, n_local_neighbors=None, distance_description=None
         )
-    if getattr(plan, "smoothing", 0) and plan.smoothing_reason:
-        return dataclasses.replace(plan, smoothing=None)
+    if getattr(plan, "bandwidth", 0) and plan.smoothing_reason:
+        return dataclasses.replace(plan, bandwidth=None)
     return plan
 
 

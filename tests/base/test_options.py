@@ -304,7 +304,7 @@ def test_plans_of_the_preset_are_the_papers():
         X, LABELS
     )
     assert (plan.method, plan.frame_kind) == ("CSWF ξ=10", frames.Random(192))
-    assert (plan.transport, plan.standardize, plan.smoothing) == (
+    assert (plan.transport, plan.standardize, plan.bandwidth) == (
         transports.PaperTransport(),
         False,
         0,

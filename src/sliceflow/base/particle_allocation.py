@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sliceflow.base.ranks import Communicator
+from sliceflow.base.ranks import Communicator, Shard
 from sliceflow.base.rows import Conditions
 from sliceflow.devices import require_memory
 from sliceflow.engine.clouds import Cloud, Permutation
@@ -48,6 +48,30 @@ class ParticleGroup:
 
     n: int
     y: FlowY | None = None
+
+    def own_part(
+        self, ranks: Communicator, device: torch.device | str = "cpu"
+    ) -> OwnParticles:
+        """The particles of this rank, with their y on a device."""
+        shard = ranks.own_shard(self.n)
+        y = self.y
+        if y is not None:
+            y = y.take(shard.slice).to(device)
+        return OwnParticles(shard, y)
+
+
+@dataclass(frozen=True, eq=False)
+class OwnParticles:
+    """This rank's part of a group of particles.
+
+    Attributes
+    ----------
+    shard : which of the particles of all ranks they are
+    y : what the flow sees of their y; None if it ignores y
+    """
+
+    shard: Shard
+    y: FlowY | None
 
 
 @dataclass(frozen=True)
@@ -141,17 +165,14 @@ class ParticleAllocation:
 
         x (d, n) is where the flow has moved this rank's particles, in its own order.
         """
-        own_kept = ranks.own_shard(self.kept.n)
-        y = self.kept.y
-        if y is not None:
-            y = y.take(own_kept.slice).to(x.device)
-        if self.order is None and own_kept == ranks.own_shard(self.moved.n):
-            return Cloud(x, y)
+        own_kept = self.kept.own_part(ranks, x.device)
+        if self.order is None and own_kept.shard == ranks.own_shard(self.moved.n):
+            return Cloud(x, own_kept.y)
         point_indices = torch.arange(self.moved.n)
         if self.order is not None:
             point_indices = self.order.back
-        own_indices = point_indices[own_kept.slice].to(x.device)
-        return Cloud(ranks.gather_points(x, own_indices), y)
+        own_indices = point_indices[own_kept.shard.slice].to(x.device)
+        return Cloud(ranks.gather_points(x, own_indices), own_kept.y)
 
 
 def _flow_order(y: FlowY, n_particles: int, seed: Seed) -> Permutation | None:

@@ -3,11 +3,9 @@
 `Adapter.read` turns the user's X and y into rows, `Adapter.plan_fit` plans a fit of
 them: a `PlannedFit`, whose `run` does it.
 
-A plan runs no trial: settings that take one stay "auto" in it. `run` begins with
-choosing them, mostly in a method `tune`: it returns the same fit with a plan in which
-all settings are chosen. What it takes and tries depends on the kind of data
-(docs/architecture.md, "Follow a fit").
-But to plan a fit of pictures copies them to the device, and may divide them into
+A plan runs no trial: settings that take one stay "auto" in it, and `run` begins with
+choosing them. What is tried depends on the kind of data (docs/architecture.md, "Follow
+a fit"). But to plan a fit of pictures copies them to the device, and may divide them into
 clusters.
 
 A planned fit that moves particles has `base.flow_estimator.run_flow` move them, which

@@ -116,7 +116,7 @@ def test_parts_have_all_classes_and_every_picture_is_seen():
     assert planned_fit.plan.batch_size == 10_000
     # Every stage sees all of few pictures.
     assert flow.plan(images[:1797], labels[:1797]).batch_size is None
-    parts = planned_fit.tune().training_pictures().parts
+    parts = planned_fit.training_pictures().parts
     assert len(parts) == 2
     np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(12_000))
     for part in parts:

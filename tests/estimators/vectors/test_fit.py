@@ -223,7 +223,7 @@ def test_a_flow_that_ignores_y_does_not_see_it():
     planned_fit = (
         vectors(amplifier=0).prepare(np.arange(24.0).reshape(12, 2), labels).planned_fit
     )
-    _, data = planned_fit.tune()
+    data = planned_fit.training_vectors()
     assert planned_fit.allocation.row_y is None
     assert data.y is None
     assert planned_fit.allocation.moved.y is None
@@ -371,8 +371,7 @@ def test_ranks_use_all_points_whatever_the_limit_of_a_step():
     limited, whole = planned_fits
     assert limited.plan.nbytes == whole.plan.nbytes
     assert limited.plan.seconds == whole.plan.seconds
-    fit, _ = limited.tune()
-    stage = fit.flow_spec().stages[0]
+    stage = limited.flow_spec().stages[0]
     assert stage.transport.noise_factors == (
         1 / limited.plan.n_moved_particles + 1 / 500,
     )

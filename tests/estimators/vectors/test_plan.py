@@ -14,7 +14,7 @@ from sliceflow import SlicedWassersteinFlow, VectorOptions, frames, transports
 from sliceflow.engine.encoded_y import ClassIndices, ContinuousY
 from sliceflow.engine.frames import Axis, Orthogonal, Random, frame_bytes
 from sliceflow.errors import ParameterError
-from sliceflow.estimators.vectors.plan import choose_n_knots, fit_bytes
+from sliceflow.estimators.vectors.plan import choose_n_flow_knots, fit_bytes
 
 
 @given(st.integers(1, 40), st.integers(1, 5), st.integers(1, 4000), st.booleans())
@@ -27,7 +27,7 @@ def test_a_plan_has_what_was_asked_for(n, d, m, single):
     plan = vectors(n_particles=m).plan(x)
     assert (plan.n_rows, plan.n_columns, plan.n_particles) == (n, d, m)
     assert plan.n_moved_particles == max(m, 2000)
-    assert (plan.smoothing is None) == (n >= 10)
+    assert (plan.bandwidth is None) == (n >= 10)
     assert plan.dtype == str(x.dtype)
     assert vectors(n_particles=m + 2000).plan(x).nbytes >= plan.nbytes
 
@@ -45,9 +45,9 @@ def test_the_default_number_of_particles_is_a_multiple_of_the_rows():
 def test_a_rare_class_has_knots():
     rare = ClassIndices(torch.tensor([0] * 990 + [1] * 10))
     rarer = ClassIndices(torch.tensor([0] * 99_990 + [1] * 10))
-    assert choose_n_knots(512, rare) == 3200
-    assert choose_n_knots(512, rarer) == 4096  # no more
-    assert choose_n_knots(512, ContinuousY(torch.zeros(100, 2))) == 512
+    assert choose_n_flow_knots(512, rare) == 3200
+    assert choose_n_flow_knots(512, rarer) == 4096  # no more
+    assert choose_n_flow_knots(512, ContinuousY(torch.zeros(100, 2))) == 512
 
 
 def test_the_stages_end_with_exact_axis_steps():

@@ -94,7 +94,7 @@ def test_two_moons_are_no_longer_copied():
     before = metrics.sliced_wasserstein(as_they_are.particles_, test)
     after = metrics.sliced_wasserstein(flow.particles_, test)
     assert after < 1.1 * before
-    h = flow.plan_.smoothing
+    h = flow.plan_.bandwidth
     assert f"{h:.3g}, along 20 neighbors: leave-one-out distances of the rows" in str(
         flow.plan_
     )
@@ -108,7 +108,7 @@ def test_atoms_stay_exact():
         (z[:, 0], z[:, 0] + z[:, 1] > 0, np.rint(2 * z[:, 1]), amount, np.ones(400)), 1
     )
     flow = smoothed(m=4000, n_steps=20).fit(x)
-    assert flow.plan_.smoothing > 0
+    assert flow.plan_.bandwidth > 0
     for samples, error in (
         (flow.particles_, 1e-3),
         (flow.sample(4000, random_state=1), 0.03),
@@ -144,7 +144,7 @@ def test_a_flow_that_ignores_y_smooths_without_y():
     plain = smoothed(m=200, n_steps=4).fit(x).plan_
     for given_y in (y, x[:, :1]):
         other = smoothed(m=200, n_steps=4, amplifier=0).fit(x, given_y).plan_
-        assert other.smoothing == plain.smoothing > 0
+        assert other.bandwidth == plain.bandwidth > 0
 
 
 def test_a_plan_leaves_the_bandwidth_to_the_fit():
@@ -152,11 +152,11 @@ def test_a_plan_leaves_the_bandwidth_to_the_fit():
     x, _ = moons(100)
     flow = smoothed(m=200, n_steps=2)
     planned = flow.plan(x)
-    assert planned.smoothing is None
+    assert planned.bandwidth is None
     assert "auto, along 20 neighbors: leave-one-out distances" in str(planned)
     fitted = flow.fit(x).plan_
-    assert dataclasses.replace(fitted, smoothing=None) == planned
-    chosen = smoothed(fitted.smoothing, m=200, n_steps=2).fit(x)
+    assert dataclasses.replace(fitted, bandwidth=None) == planned
+    chosen = smoothed(fitted.bandwidth, m=200, n_steps=2).fit(x)
     assert np.array_equal(chosen.particles_, flow.particles_)
 
 
@@ -189,7 +189,7 @@ def test_rows_that_do_not_differ_are_drawn_as_they_are(n_steps):
 )
 def test_auto_is_0_for_a_reason_that_the_plan_says(x, y, why):
     plan = smoothed(m=20, n_steps=1).set_params(condition_mode="joint").plan(x, y)
-    assert plan.smoothing == 0
+    assert plan.bandwidth == 0
     assert f"smoothing  0: {why}" in str(plan)
 
 
@@ -205,7 +205,8 @@ def test_ranks_share_the_draws_of_all_rows():
     """Each rank has the draws of its rows, with neighbors and scale of all rows."""
     x, y = moons(100)
     flow = smoothed(m=300, n_steps=2)
-    fit, whole = flow.prepare(x, y).planned_fit.tune()
+    fit = flow.prepare(x, y).planned_fit
+    whole = fit.training_vectors()
     rows = fit.rows
     clouds = []
     for shard in (Shard(0, 30, 100), Shard(30, 70, 100)):

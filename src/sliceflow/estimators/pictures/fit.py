@@ -1,8 +1,8 @@
 """The fit of pictures: read them, plan their fit, choose its start, and run it.
 
 `PictureAdapter` reads the user's pictures and plans their fit: a `PlannedPictureFit`.
-Its `tune` chooses where particles start, and its `run` moves them onto the pictures
-that `TrainingPictures` loads for every stage.
+Its `run` chooses where particles start, and moves them onto the pictures that
+`TrainingPictures` loads for every stage.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sliceflow.arrays import Mask
 from sliceflow.base.checkpoints import Checkpoints, FlowRun
 from sliceflow.base.distributed import across_ranks
 from sliceflow.base.flow_estimator import protected_by, run_flow
-from sliceflow.base.particle_allocation import ParticleAllocation
+from sliceflow.base.particle_allocation import OwnParticles, ParticleAllocation
 from sliceflow.base.protocols import FitResult, ParticleResult
 from sliceflow.base.ranks import ONE_PROCESS, Communicator, Shard
 from sliceflow.base.rows import Conditions
@@ -160,17 +160,20 @@ class PlannedPictureFit:
 
         The flow goes on where a checkpoint ended, if there is one.
         """
-        return self.tune()._run_tuned(listeners)
+        return self.with_chosen_start()._run_from_start(listeners)
 
-    def _run_tuned(
+    def _run_from_start(
         self, listeners: Sequence[FlowListener]
     ) -> FitResult[FittedPictures]:
-        """Move the particles onto the pictures."""
+        """Move the particles onto the pictures, from where the plan says."""
         mosaic_sources = None
         if self.plan.mosaic_size:
             mosaic_sources = stored_pictures(self.data, self.ranks)
-        particle_rng = self.particle_rng()
-        particles = self.initial_particles(mosaic_sources, particle_rng)
+        own_particles = self.allocation.moved.own_part(self.ranks, self.data.device)
+        particle_rng = ParticleRng(
+            self.seed.child("particles"), own_particles.shard.first
+        )
+        particles = self.initial_particles(own_particles, mosaic_sources, particle_rng)
         with protected_by(self.checkpoints):
             run = run_flow(
                 self.flow_spec(),
@@ -183,7 +186,7 @@ class PlannedPictureFit:
             )
             return self._result(mosaic_sources, run)
 
-    def tune(self) -> PlannedPictureFit:
+    def with_chosen_start(self) -> PlannedPictureFit:
         """This fit, with the choice by trials of where particles start.
 
         They start as noise if that is much better than the mosaics of the plan. All
@@ -201,13 +204,11 @@ class PlannedPictureFit:
         )
         return replace(self, plan=plan)
 
-    def particle_rng(self) -> ParticleRng:
-        """The random numbers of this rank's particles."""
-        shard = self.ranks.own_shard(self.plan.n_moved_particles)
-        return ParticleRng(self.seed.child("particles"), shard.first)
-
     def initial_particles(
-        self, mosaic_sources: Tensor | None, particle_rng: ParticleRng
+        self,
+        own_particles: OwnParticles,
+        mosaic_sources: Tensor | None,
+        particle_rng: ParticleRng,
     ) -> Cloud:
         """This rank's particles where the flow begins, with the pixels that are known.
 
@@ -215,18 +216,16 @@ class PlannedPictureFit:
         Without them, particles start as noise.
         """
         data = self.data
-        shard = self.ranks.own_shard(self.plan.n_moved_particles)
-        y = self.allocation.moved.y
-        if y is not None:
-            y = y.take(shard.slice).to(data.device)
+        y = own_particles.y
         assert y is None or isinstance(y, ClassIndices), "pictures have labels"
         mosaics = build_mosaics(self.plan, mosaic_sources, data.label_y, data.device)
         x = initial_points(
-            self.plan, mosaics, shard.count, y, particle_rng, data.device
+            self.plan, mosaics, own_particles.shard.count, y, particle_rng, data.device
         )
         is_known = self._is_known()
         if is_known is not None:
-            x = torch.where(is_known, self._encode_to_complete(shard), x)
+            completed = self._encode_to_complete(own_particles.shard)
+            x = torch.where(is_known, completed, x)
         return Cloud(x, y)
 
     def flow_spec(self) -> FlowSpec:
@@ -295,7 +294,7 @@ class PlannedPictureFit:
         x = allocation.kept_cloud(run.particles.x, self.ranks).x
         y = allocation.kept_user_y
         if y is not None:
-            y = y[self.ranks.own_shard(allocation.kept.n).slice]
+            y = self.ranks.own_rows(y)
         return FitResult(
             model,
             run.history.as_columns(),

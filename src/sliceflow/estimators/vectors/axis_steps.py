@@ -21,7 +21,7 @@ from torch import Tensor
 
 from sliceflow.base.checkpoints import FlowRun
 from sliceflow.base.particle_allocation import ParticleGroup
-from sliceflow.base.ranks import Communicator
+from sliceflow.base.ranks import Communicator, Shard
 from sliceflow.engine.batches import Batches, DataTarget
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import FlowY, SeparateClassIndices
@@ -133,14 +133,11 @@ class FreshParticles:
         if row_y is not None:
             y = _fresh_y(plan, row_y, seed)
             group = ParticleGroup(len(y), y)
-        shard = ranks.own_shard(group.n)
-        own_y = None
-        if group.y is not None:
-            own_y = group.y.take(shard.slice)
+        own = group.own_part(ranks)
         starts = seed.child("start")
-        rows = sobol_normal(shard.first, shard.count, plan.n_columns, starts)
-        cloud = as_cloud(rows.to(plan.torch_dtype), own_y, device)
-        return cls(cloud, group, ParticleRng(seed.child("particles"), shard.first))
+        rows = sobol_normal(own.shard, plan.n_columns, starts)
+        cloud = as_cloud(rows.to(plan.torch_dtype), own.y, device)
+        return cls(cloud, group, ParticleRng(seed.child("particles"), own.shard.first))
 
 
 def _fresh_y(plan: VectorPlan, row_y: FlowY, seed: Seed) -> FlowY:
@@ -152,16 +149,18 @@ def _fresh_y(plan: VectorPlan, row_y: FlowY, seed: Seed) -> FlowY:
     return y.concatenate(y_of_added_particles(y_p=y, y_q=row_y, seed=seed))
 
 
-def sobol_normal(first: int, n: int, d: int, seed: Seed) -> Tensor:
-    """Points `first` to first + n of a Sobol sequence, mapped to N(0, I): (n, d).
+def sobol_normal(shard: Shard, d: int, seed: Seed) -> Tensor:
+    """These points of a Sobol sequence, mapped to N(0, I): (n, d).
 
     They are random for more columns than the sequence is known for.
     """
     engine = torch.quasirandom.SobolEngine
     if d > engine.MAXDIM:
-        return seed.normal(n, d, first_row=first)
+        return seed.normal(shard.count, d, first_row=shard.first)
     scramble_seed = int(seed.uniform(1, 1) * 2**31)
     sequence: Any = engine(d, True, scramble_seed)  # type: ignore[no-untyped-call]
-    u: Tensor = sequence.fast_forward(first).draw(n, dtype=torch.float64)
+    u: Tensor = sequence.fast_forward(shard.first).draw(
+        shard.count, dtype=torch.float64
+    )
     x: Tensor = torch.special.ndtri(u.clamp(2**-40, 1 - 2**-40))
     return x

@@ -1,4 +1,4 @@
-"""The fit of vectors: plan it, tune it, move the particles, make the columns exact."""
+"""The fit of vectors: plan it, move the particles, make the columns exact."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from sliceflow.base.checkpoints import Checkpoints
 from sliceflow.base.distributed import across_ranks
@@ -18,7 +17,11 @@ from sliceflow.base.flow_estimator import (
     protected_by,
     run_flow,
 )
-from sliceflow.base.particle_allocation import ParticleAllocation, ParticleGroup
+from sliceflow.base.particle_allocation import (
+    OwnParticles,
+    ParticleAllocation,
+    ParticleGroup,
+)
 from sliceflow.base.protocols import FitResult, ParticleResult
 from sliceflow.base.ranks import ONE_PROCESS, Communicator, Shard
 from sliceflow.base.rows import Conditions
@@ -40,7 +43,6 @@ from sliceflow.engine.events import FlowListener, History
 from sliceflow.engine.flow import FlowSpec, ParticleRng, resolve_map_sharing
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.model_steps import ModelStep
-from sliceflow.engine.proportions import MIN_PARTICLES
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import noise_factors, shrunk_flow
 from sliceflow.engine.y_encoders import ClassEncoder
@@ -115,26 +117,22 @@ class VectorAdapter:
         n_particles = choose_n_particles(
             parameters.n_particles, rows.n_all_rows, n_classes, n_ranks
         )
-        # Maps of few particles would be poor for fresh ones.
-        n_moved = max(n_particles, MIN_PARTICLES)
-        allocation = ParticleAllocation(
-            kept=ParticleGroup(n_particles), moved=ParticleGroup(n_moved)
+        allocation = self._allocate_particles(
+            rows.conditions, n_particles, seed.child("conditions")
         )
-        if rows.conditions is not None:
-            allocation = self._allocate_particles(
-                rows.conditions, n_particles, seed.child("conditions")
-            )
         plan = plan_vectors(rows, parameters, allocation, self.device, n_ranks)
         self._require_memory(plan, len(rows.X))
         return PlannedVectorFit(plan, rows, seed, self.ranks, self.device, allocation)
 
     def _allocate_particles(
-        self, conditions: Conditions, n_particles: int, seed: Seed
+        self, conditions: Conditions | None, n_particles: int, seed: Seed
     ) -> ParticleAllocation:
         """The particles of a flow, with y in the proportions of the rows.
 
         Raises a `ParameterError` if every class must have its own maps but cannot.
         """
+        if conditions is None:
+            return ParticleAllocation.without_y(n_particles, stores_maps=True)
         xi = self.parameters.amplifier
         sharing = resolve_map_sharing(xi, conditions.encoder.condition_dim)
         if sharing == "separate" and not isinstance(conditions.encoder, ClassEncoder):
@@ -145,7 +143,9 @@ class VectorAdapter:
             fact = "fits each class separately, which several ranks cannot do"
             hint = "use a finite amplifier, or one process"
             raise ParameterError("amplifier", xi, fact, hint)
-        return ParticleAllocation.in_proportion(conditions, n_particles, sharing, seed)
+        return ParticleAllocation.in_proportion(
+            conditions, n_particles, sharing, seed, stores_maps=True
+        )
 
     def _require_memory(self, plan: VectorPlan, n_shard: int) -> None:
         """Raise a `NotEnoughMemoryError` if the device cannot hold the fit.
@@ -197,16 +197,13 @@ class PlannedVectorFit:
         The flow goes on where a checkpoint ended, if there is one. Its steps move
         particles along all directions, and axis steps then along each column.
         """
-        planned_fit, data = self.tune()
-        return planned_fit._run_tuned(data, listeners)
-
-    def _run_tuned(
-        self, data: TrainingVectors, listeners: Sequence[FlowListener]
-    ) -> FitResult[FittedVectors]:
-        """Move the particles onto the data, and make their columns exact."""
         allocation = self.allocation
-        particle_rng = self.particle_rng()
-        particles = self.initial_particles(particle_rng)
+        data = self.training_vectors()
+        own_particles = allocation.moved.own_part(self.ranks, self.device)
+        particle_rng = ParticleRng(
+            self.seed.child("particles"), own_particles.shard.first
+        )
+        particles = self.initial_particles(own_particles, particle_rng)
         with protected_by(self.checkpoints):
             run = run_flow(
                 self.flow_spec(),
@@ -229,11 +226,10 @@ class PlannedVectorFit:
                 model_steps = axis_steps.fit_to_fresh_particles(fresh, model_steps)
             return self._result(data, kept_cloud, model_steps, run.history)
 
-    def tune(self) -> tuple[PlannedVectorFit, TrainingVectors]:
-        """This fit with the bandwidth chosen if it is "auto", and its data.
+    def training_vectors(self) -> TrainingVectors:
+        """The data of the fit: the rows in the flow's units, or draws along them.
 
-        Only the bandwidth takes a trial: `plan_vectors` has resolved all other
-        settings. This is the first thing that a fit does.
+        How far these are spread is chosen here, by trial, if it is "auto".
         """
         plan = self.plan
         row_y = self.allocation.row_y
@@ -244,16 +240,15 @@ class PlannedVectorFit:
             scalers_by_class, self.rows.X, separate_classes_or_none(row_y)
         )
         smoother = None
-        if plan.smoothing != 0:
+        if plan.bandwidth != 0:
             smoother = fit_smoother(
-                plan.smoothing,
+                plan.bandwidth,
                 self.ranks.all_gather_rows(scaled_rows),
                 row_y,
                 plan.options.n_neighbors,
                 self.ranks,
             )
-            plan = replace(plan, smoothing=smoother.bandwidth)
-        data = TrainingVectors(
+        return TrainingVectors(
             scalers_by_class=scalers_by_class,
             scaled_rows=scaled_rows,
             smoother=smoother,
@@ -263,7 +258,6 @@ class PlannedVectorFit:
             seed=self.seed.child("smoothing"),
             device=self.device,
         )
-        return replace(self, plan=plan), data
 
     @cached_property
     def data_y(self) -> FlowY | None:
@@ -278,22 +272,15 @@ class PlannedVectorFit:
         """Which of the data of all ranks this rank has."""
         return self.rows.shard.repeated(self.plan.draws_per_row)
 
-    def particle_rng(self) -> ParticleRng:
-        """The random numbers of this rank's particles."""
-        shard = self.ranks.own_shard(self.plan.n_moved_particles)
-        return ParticleRng(self.seed.child("particles"), shard.first)
-
-    def initial_particles(self, particle_rng: ParticleRng) -> Cloud:
+    def initial_particles(
+        self, own_particles: OwnParticles, particle_rng: ParticleRng
+    ) -> Cloud:
         """This rank's particles at random places, where the flow begins."""
         plan = self.plan
-        n = self.ranks.own_shard(plan.n_moved_particles).count
-        x = torch.empty(plan.n_columns, n, dtype=plan.torch_dtype, device=self.device)
+        shape = (plan.n_columns, own_particles.shard.count)
+        x = torch.empty(shape, dtype=plan.torch_dtype, device=self.device)
         particle_rng.fill(x, "start")
-        y = self.allocation.moved.y
-        if y is not None:
-            own_slice = self.ranks.own_shard(plan.n_moved_particles).slice
-            y = y.take(own_slice).to(self.device)
-        return Cloud(x, y)
+        return Cloud(x, own_particles.y)
 
     def flow_spec(self) -> FlowSpec:
         """The flow as it is fitted: maps are shrunk, and solved for on all ranks."""
@@ -368,27 +355,25 @@ class PlannedVectorFit:
         history: History,
     ) -> FitResult[FittedVectors]:
         """Assemble the model, and this rank's part of the kept particles."""
-        model = self._fitted_vectors(data.scalers_by_class, model_steps)
+        model = self._fitted_vectors(data, model_steps)
         X = model.in_users_form(model.rows_in_users_units(kept.x, kept.y))
         y = self.allocation.kept_user_y
         if y is not None:
-            y = y[self.ranks.own_shard(self.allocation.kept.n).slice]
-        warning = self._copy_warning(data.scaled_rows, kept)
+            y = self.ranks.own_rows(y)
+        warning = self._copy_warning(data, kept)
         return FitResult(model, history.as_columns(), warning, ParticleResult(X, y))
 
     def _fitted_vectors(
-        self,
-        scalers_by_class: tuple[ColumnScaler, ...],
-        model_steps: Sequence[ModelStep],
+        self, data: TrainingVectors, model_steps: Sequence[ModelStep]
     ) -> FittedVectors:
-        """Make the fitted model of its steps."""
-        scaler = scalers_by_class[0]
+        """Make the fitted model of its steps. Its plan has the bandwidth."""
+        scaler = data.scalers_by_class[0]
         class_scalers: tuple[ColumnScaler, ...] = ()
         if self.plan.n_separate_classes:
             scaler = ColumnScaler.from_data(self.rows.X, self.plan.standardize)
-            class_scalers = scalers_by_class
+            class_scalers = data.scalers_by_class
         return FittedVectors(
-            plan=self.plan,
+            plan=replace(self.plan, bandwidth=data.bandwidth),
             seed=self.seed,
             scaler=scaler,
             class_scalers=class_scalers,
@@ -399,24 +384,24 @@ class PlannedVectorFit:
             device=self.device,
         )
 
-    def _copy_warning(self, scaled_rows: Tensor, kept: Cloud) -> CopyWarning | None:
-        """A warning if the kept particles copy rows (n, d), else None.
+    def _copy_warning(self, data: TrainingVectors, kept: Cloud) -> CopyWarning | None:
+        """A warning if the kept particles copy rows, else None.
 
         On several ranks, none has all rows: they are not compared.
         """
         if self.ranks.size > 1:
             return None
-        pairs = [(scaled_rows, kept.x.T)]
+        pairs = [(data.scaled_rows, kept.x.T)]
         row_y = self.allocation.row_y
         if isinstance(row_y, SeparateClassIndices) and kept.y is not None:
             pairs = []
             for c in range(row_y.n_classes):
-                rows_of_class = scaled_rows[row_y.values == c]
+                rows_of_class = data.scaled_rows[row_y.values == c]
                 kept_of_class = kept.x[:, kept.y.values == c]
                 pairs.append((rows_of_class, kept_of_class.T))
         evidence = evidence_of_copying(pairs)
         if not evidence:
             return None
-        more = f"more smoothing than {self.plan.smoothing:.2g} (VectorOptions)"
+        more = f"more smoothing than {data.bandwidth:.2g} (VectorOptions)"
         hint = f"{more}, or fewer n_steps, help"
         return CopyWarning(f"the particles copy rows of X ({evidence}); {hint}")

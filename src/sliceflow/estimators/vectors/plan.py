@@ -1,7 +1,7 @@
 """The plan of a fit of vectors: all parameters, and what "auto" means for the rows.
 
-Only how far rows are spread is chosen later, by `PlannedVectorFit.tune`, with which a
-fit begins: that takes a search for neighbors. What a fit costs stands at the end.
+Only how far rows are spread is chosen later, by `PlannedVectorFit.training_vectors`,
+because that takes a search for neighbors. What a fit costs stands at the end.
 """
 
 from __future__ import annotations
@@ -140,10 +140,10 @@ class VectorPlan(BaseVectorPlan):
     n_steps: Annotated[int, Between(0, MAX_STEPS)]
     entropy: NonNegative
     options: VectorOptions
-    n_knots: Count  # knots kept per map
+    n_flow_knots: Count  # knots kept of each map of the flow
     # How far rows are spread. None if "auto" will choose that when the fit begins: the
     # plan of a fitted model has the number.
-    smoothing: NonNegative | None = 0.0
+    bandwidth: NonNegative | None = 0.0
     smoothing_reason: str = ""  # why "auto" is so; empty if the user set the option
     draws_per_row: Count = 1  # data of each row: draws along its neighbors, or the row
     # The most particles, and the most data, of a step of the flow. None is all of them:
@@ -192,7 +192,7 @@ class VectorPlan(BaseVectorPlan):
                     self.n_steps,
                     self.transport,
                     self.step_size,
-                    max_knots=self.n_knots,
+                    max_knots=self.n_flow_knots,
                     taper=options.taper,
                 )
             )
@@ -244,7 +244,7 @@ class VectorPlan(BaseVectorPlan):
             ("entropy", f"{self.entropy:g}" if self.entropy else ""),
             ("smoothing", self._smoothing_in_words()),
             ("shrinkage", self._shrinkage_in_words()),
-            ("model", f"at most {self.n_knots} knots per map"),
+            ("model", f"at most {self.n_flow_knots} knots per map"),
         ]
 
     def _particles_in_words(self) -> str:
@@ -265,13 +265,13 @@ class VectorPlan(BaseVectorPlan):
         return words
 
     def _smoothing_in_words(self) -> str:
-        if self.smoothing == 0 and not self.smoothing_reason:
+        if self.bandwidth == 0 and not self.smoothing_reason:
             return ""
         words = "0"
-        if self.smoothing is None:
+        if self.bandwidth is None:
             words = f"auto, along {self.options.n_neighbors} neighbors"
-        elif self.smoothing > 0:
-            words = f"{self.smoothing:.3g}, along {self.options.n_neighbors} neighbors"
+        elif self.bandwidth > 0:
+            words = f"{self.bandwidth:.3g}, along {self.options.n_neighbors} neighbors"
         if self.smoothing_reason:
             words += f": {self.smoothing_reason}"
         return words
@@ -333,10 +333,10 @@ def plan_vectors(
         amplifier = parameters.amplifier
 
     frame_kind = choose_frame_kind(parameters.frame, n_columns, n_ranks)
-    n_knots = int(options.n_knots)
+    n_flow_knots = int(options.n_knots)
     if allocation.map_sharing == "shared":
         require_steps_that_see_y(frame_kind, parameters, rows)
-        n_knots = choose_n_knots(n_knots, allocation.moved.y)
+        n_flow_knots = choose_n_flow_knots(n_flow_knots, allocation.moved.y)
     smoothing = choose_smoothing(options.smoothing, rows, allocation)
     transport = resolve_transport(
         parameters.transport,
@@ -368,8 +368,8 @@ def plan_vectors(
         entropy=parameters.entropy,
         standardize=parameters.standardize,
         options=options,
-        n_knots=n_knots,
-        smoothing=smoothing.bandwidth,
+        n_flow_knots=n_flow_knots,
+        bandwidth=smoothing.bandwidth,
         smoothing_reason=smoothing.reason,
         draws_per_row=smoothing.draws_per_row,
         batch_size=transport.batch_size if n_ranks == 1 else None,
@@ -421,7 +421,7 @@ def points_per_map(allocation: ParticleAllocation, n_rows: int, n_data: int) -> 
     return int((sizes_p + n_data / n_rows * sizes_q).max())
 
 
-def choose_n_knots(n_knots: int, moved_y: FlowY | None) -> int:
+def choose_n_flow_knots(n_knots: int, moved_y: FlowY | None) -> int:
     """Choose how many knots to keep of a map that all particles share, given their y.
 
     More than `n_knots` if a rare class, which shares the maps with others, would
@@ -580,7 +580,7 @@ def fit_bytes(plan: VectorPlan, n: int, m: int) -> int:
     m_fresh = math.ceil(plan.n_fresh_particles / plan.n_ranks)
     point_bytes = itemsize * d * (m + m_fresh + n_data)
     smoothing_bytes = 0
-    if plan.smoothing != 0:
+    if plan.bandwidth != 0:
         draw_bytes = 4 * 8 * d * plan.n_rows * plan.draws_per_row
         smoothing_bytes = draw_bytes + 8 * plan.options.n_neighbors * plan.n_rows
     start_bytes = (16 + itemsize) * d * m
@@ -625,7 +625,7 @@ def model_bytes(plan: VectorPlan, m: int) -> int:
     if isinstance(plan.transport, HistogramTransport):
         max_knots = min(m, plan.transport.n_bins)
     h = max_directions(plan.frame_kind, plan.n_columns)
-    n_flow_knots = min(plan.n_knots, max_knots) * h * plan.n_steps
+    n_flow_knots = min(plan.n_flow_knots, max_knots) * h * plan.n_steps
     axis_knots = min(plan.options.n_knots + 3 * MAX_JUMPS, m)
     n_axis_knots = axis_knots * plan.n_columns * plan.options.n_axis_steps
     n_knots = (n_flow_knots + n_axis_knots) * max(1, plan.n_separate_classes)

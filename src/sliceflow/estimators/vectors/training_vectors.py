@@ -1,7 +1,7 @@
 """The data of a fit of vectors: its rows in the flow's units, or draws along them.
 
-`PlannedVectorFit.tune` makes `TrainingVectors`, because how far the draws are spread
-may take a trial. The draws are made only when a step needs data, and those for the axis
+`PlannedVectorFit.training_vectors` makes them, and chooses how far the draws are
+spread. The draws are made only when a step needs data, and those for the axis
 steps when these begin. So memory holds the data of one stage at a time.
 """
 
@@ -46,6 +46,13 @@ class TrainingVectors:
     shard: Shard
     seed: Seed
     device: torch.device
+
+    @property
+    def bandwidth(self) -> float:
+        """How far rows are spread; 0 for the rows themselves."""
+        if self.smoother is None:
+            return 0.0
+        return self.smoother.bandwidth
 
     def flow_cloud(self) -> Cloud:
         """This rank's data for the steps of the flow."""
