@@ -5,8 +5,8 @@ them: a `PlannedFit`, whose `run` does it.
 
 A plan runs no trial: settings that take one stay "auto" in it, and `run` begins with
 choosing them. What is tried depends on the kind of data (docs/architecture.md, "Follow
-a fit"). But to plan a fit of pictures copies them to the device, and may divide them into
-clusters.
+a fit"). But to plan a fit of pictures copies them to the device, and may divide them
+into clusters.
 
 A planned fit that moves particles has `base.flow_estimator.run_flow` move them, which
 gives a `FlowRun`.

@@ -1,4 +1,4 @@
-"""Few color pictures start as mosaics or as noise, as held-out pictures decide."""
+"""Few color pictures start as mosaics or as noise, as a trial decides."""
 
 import numpy as np
 import pytest
@@ -47,17 +47,16 @@ def circles_squares_and_crosses(n, rng):
     return pictures
 
 
-def plan_of_fit(monkeypatch, detections, **options):
-    """The plan after a fit whose trials have these detections, and how many ran."""
+def plan_of_fit(monkeypatch, auc, **options):
+    """The plan after a fit whose trial has this AUC, and how many trials ran."""
     rng = np.random.default_rng(0)
-    found = iter(detections)
-    used = []
+    trials = []
 
-    def detection(*_):
-        used.append(next(found))
-        return used[-1]
+    def score(*args, **_):
+        trials.append(args)
+        return auc
 
-    monkeypatch.setattr(start_trial, "_detection", detection)
+    monkeypatch.setattr(start_trial, "two_sample_score", score)
     flow = ImageFlow(
         schedule="4[4]",
         steps_per_stage=1,
@@ -67,22 +66,20 @@ def plan_of_fit(monkeypatch, detections, **options):
         options=ImageOptions(**options),
     )
     pictures = squares_and_crosses(start_trial.MIN_PICTURES_OF_TRIAL, rng)
-    return flow.fit(pictures).plan_, len(used)
+    return flow.fit(pictures).plan_, len(trials)
 
 
-def test_mosaics_that_nobody_tells_from_pictures_need_no_second_trial(monkeypatch):
-    plan, n_trials = plan_of_fit(monkeypatch, [0.6])
+def test_mosaics_that_nobody_tells_from_pictures_stay(monkeypatch):
+    plan, n_trials = plan_of_fit(monkeypatch, 0.6)
     assert plan.mosaic_size == 4
     assert n_trials == 1
 
 
-def test_noise_must_be_clearly_better(monkeypatch):
-    plan, n_trials = plan_of_fit(monkeypatch, [0.8, 0.75])
-    assert plan.mosaic_size == 4
-    assert n_trials == 2
-    plan, _ = plan_of_fit(monkeypatch, [0.9, 0.6])
+def test_pictures_of_which_mosaics_are_collages_start_as_noise(monkeypatch):
+    plan, n_trials = plan_of_fit(monkeypatch, 0.9)
     assert plan.mosaic_size == 0
     assert plan.options.start == "noise"
+    assert n_trials == 1
 
 
 @pytest.mark.parametrize("labeled", [False, True])
@@ -110,8 +107,7 @@ def test_pictures_with_labels_are_tried_class_by_class(
     rng, monkeypatch, rows_of_last_class
 ):
     """So few would be sorted, but separate maps need histograms."""
-    found = iter([0.9, 0.6])
-    monkeypatch.setattr(start_trial, "_detection", lambda *_: next(found))
+    monkeypatch.setattr(start_trial, "two_sample_score", lambda *_, **__: 0.9)
     pictures = squares_and_crosses(start_trial.MIN_PICTURES_OF_TRIAL, rng)
     labels = np.arange(len(pictures)) < rows_of_last_class
     flow = ImageFlow(
@@ -130,19 +126,27 @@ def test_pictures_with_labels_are_tried_class_by_class(
 
 
 def test_a_start_of_the_user_is_not_tried(monkeypatch):
-    plan, n_trials = plan_of_fit(monkeypatch, [], start=2)
+    plan, n_trials = plan_of_fit(monkeypatch, 0.9, start=2)
     assert plan.mosaic_size == 2
     assert n_trials == 0
 
 
-@pytest.mark.slow
-def test_pictures_of_one_object_start_as_noise(rng, monkeypatch):
-    """A detector tells mosaics of circles, squares and crosses, but not noise.
+@pytest.mark.parametrize("side", [8, 15, 28])
+def test_energies_are_those_of_the_frequencies(side):
+    """A wave of one frequency has all its energy in one band."""
+    across = np.arange(side)
+    for k in range(1, side // 2):
+        wave = np.cos(2 * np.pi * k * across / side)
+        pictures = np.broadcast_to(wave, (1, 1, side, side))
+        energies = np.expm1(start_trial.band_energies(pictures))
+        assert np.count_nonzero(energies > 1e-9) == 1
+    flat = np.full((1, 3, side, side), 7)
+    assert (start_trial.band_energies(flat) == 0).all()
 
-    The AUC of mosaics was .74 and .70 with two seeds, that of noise .52. So the limit
-    above which there is a second trial would decide with some seeds: here there is one.
-    """
-    monkeypatch.setattr(start_trial, "GOOD_DETECTION", 0.5)
+
+@pytest.mark.slow
+def test_pictures_of_one_object_start_as_noise(rng):
+    """Mosaics of circles, squares and crosses have other frequencies."""
     flow = ImageFlow(quality="draft", n_particles=200, random_state=0, device="cpu")
     flow.fit(circles_squares_and_crosses(400, rng))
     assert flow.plan_.start == "noise"

@@ -1,30 +1,29 @@
 """Where particles of few color pictures start: a trial on held-out pictures decides.
 
 Particles that start as mosaics look like photographs, and copy less than particles that
-start as noise. But mosaics of pictures with one clear object stay collages of several:
-900 small pictures of a circle, a square or a cross each are told from held-out ones
-with an AUC of .84, those that start as noise with .58.
-
-Of photographs of CIFAR-10, too, noise may have an AUC that is lower by .18, but a
-classifier finds it far worse: the trial compares principal components, which hardly see
-details. So the trial takes noise only if mosaics are bad and noise is much better.
+start as noise. But mosaics of drawings, such as one circle, square or cross on a plain
+ground, stay collages of several. What tells the two is how much of a picture's contrast
+lies at which frequencies: sums of photographs have it where photographs do, sums of
+drawings have not. So the trial makes a few mosaics, and a classifier tries to tell them
+from held-out pictures by these energies.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sliceflow.arrays import Floats
 from sliceflow.engine.random import Seed
 from sliceflow.estimators.pictures.parameters import PictureParameters
 from sliceflow.estimators.pictures.plan import PicturePlan
 from sliceflow.estimators.pictures.rows import PictureRows
-from sliceflow.metrics.distances import principal_axes, two_sample_score
-from sliceflow.metrics.rows import as_flat_rows
+from sliceflow.metrics.distances import two_sample_score
 
 if TYPE_CHECKING:
     from sliceflow.estimators.pictures.fit import PlannedPictureFit
@@ -40,18 +39,14 @@ MIN_PICTURES_OF_TRIAL = 200
 MAX_FITTED_PICTURES = 800
 N_TRIAL_PARTICLES = 500
 # The share of the pictures that are held out.
-HELD_OUT_SHARE = 0.3
-# Samples that a detector cannot tell from held-out pictures better than this are good
-# enough: the second trial, which takes longer, is left out. Mosaics of photographs had
-# AUCs of .67 at most. With a limit of .6, those of CIFAR-10 by class would start as
-# noise, with three times the FD (benchmarks/RESULTS.md).
-GOOD_DETECTION = 0.7
-# The AUC of samples that start as noise must be lower by this. Noise copies pictures
-# more often, so it should win clearly. The AUC of some hundred pictures has an error of
-# about .03.
-MIN_AUC_GAIN = 0.1
-# Pictures are compared in this many principal components, as FD-PCA32 does.
-N_COMPONENTS = 32
+HELD_OUT_SHARE = 0.5
+# Particles start as noise if the AUC with which mosaics are told from held-out pictures
+# is at least this. Mosaics of photographs and faces had AUCs from .49 to .71, those of
+# drawings, digits and waves from .74 to .98 (benchmarks/RESULTS.md).
+MIN_AUC_OF_COLLAGES = 0.75
+# Where the bands of frequencies end, in cycles per pixel. Up to a half, which is black
+# and white in turn.
+BAND_ENDS = (0.04, 0.08, 0.14, 0.20, 0.28, 0.36, 0.44, 0.5)
 
 
 def needs_trial(plan: PicturePlan) -> bool:
@@ -65,26 +60,19 @@ def needs_trial(plan: PicturePlan) -> bool:
 
 
 def noise_is_better(planned_fit: PlannedPictureFit, fit_on_trial: TrialFit) -> bool:
-    """Try both starts: whether samples from noise are more like held-out pictures.
+    """Whether particles should start as noise, not as the mosaics of the plan.
 
-    They must be much more like them. The other start is the mosaics of the plan. Two
-    small fits of some of the pictures decide, or only the first. `fit_on_trial` makes
-    them.
+    A small fit of some of the pictures, which `fit_on_trial` makes, decides: it starts
+    as mosaics.
     """
-    plan = planned_fit.plan
     seed = planned_fit.seed.child("start")
     split = _draw_split(planned_fit.rows, seed)
-
-    def detection_of(start: int | Literal["noise"]) -> float:
-        """Fit with this start: the AUC of telling samples from held-out pictures."""
-        parameters = _trial_parameters(planned_fit.parameters, start, plan)
-        samples = fit_on_trial(split.train, parameters, seed)
-        return _detection(samples, split.held_out, split.train.pixels)
-
-    auc_of_mosaics = detection_of(plan.mosaic_size)
-    if auc_of_mosaics < GOOD_DETECTION:
-        return False
-    return auc_of_mosaics - detection_of("noise") >= MIN_AUC_GAIN
+    parameters = _trial_parameters(planned_fit.parameters, planned_fit.plan)
+    samples = fit_on_trial(split.train, parameters, seed)
+    auc = two_sample_score(
+        band_energies(samples), band_energies(split.held_out), scoring="roc_auc"
+    )
+    return auc >= MIN_AUC_OF_COLLAGES
 
 
 class _Split(NamedTuple):
@@ -103,16 +91,16 @@ def _draw_split(rows: PictureRows, seed: Seed) -> _Split:
 
 
 def _trial_parameters(
-    parameters: PictureParameters, start: int | Literal["noise"], plan: PicturePlan
+    parameters: PictureParameters, plan: PicturePlan
 ) -> PictureParameters:
-    """The parameters of a quick fit with this start, which stores no model."""
+    """The parameters of a quick fit from mosaics, which stores no model."""
     transport = parameters.transport
     if plan.n_separate_classes:
         # Separate maps need histograms; "auto" would sort the few points of a trial.
         transport = plan.transport
     return replace(
         parameters,
-        options=replace(parameters.options, start=start, n_knots=0),
+        options=replace(parameters.options, start=plan.mosaic_size, n_knots=0),
         amplifier=plan.amplifier,
         transport=transport,
         n_clusters=1,
@@ -122,11 +110,24 @@ def _trial_parameters(
     )
 
 
-def _detection(
-    samples: NDArray[Any], held_out: NDArray[Any], fitted: NDArray[Any]
-) -> float:
-    """The AUC of a forest that tells samples from held-out pictures (n, c, h, w)."""
-    mean, axes = principal_axes(as_flat_rows(fitted), N_COMPONENTS)
-    sample_components = (as_flat_rows(samples) - mean) @ axes.T
-    held_out_components = (as_flat_rows(held_out) - mean) @ axes.T
-    return two_sample_score(sample_components, held_out_components, scoring="roc_auc")
+def band_energies(pixels: NDArray[Any]) -> Floats:
+    """Logarithms of the energies of pictures (n, c, h, w) in bands of frequencies.
+
+    The result is (n, c·b). An energy is the mean of |F|² over a band, where F is the
+    Fourier transform of a channel without its mean. A band is a square ring: frequency
+    is the larger of the two along the sides. Bands that small pictures have nothing of
+    are left out.
+    """
+    centered = pixels - pixels.mean(axis=(2, 3), keepdims=True, dtype=np.float64)
+    energies = np.square(np.abs(np.fft.rfft2(centered)))
+    height, width = pixels.shape[2:]
+    down = np.abs(np.fft.fftfreq(height))
+    across = np.fft.rfftfreq(width)
+    frequencies = np.maximum(down[:, None], across)
+    columns = []
+    for low, high in pairwise((0.0, *BAND_ENDS)):
+        is_in_band = (frequencies > low) & (frequencies <= high)
+        if is_in_band.any():
+            columns.append(energies[:, :, is_in_band].mean(axis=2))
+    logarithms: Floats = np.log1p(np.concatenate(columns, axis=1))
+    return logarithms
