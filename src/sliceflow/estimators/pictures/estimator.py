@@ -33,12 +33,11 @@ from sliceflow.estimators.pictures.parameters import (
     PictureParameters,
     Preset,
     Quality,
-    require_valid_parameters,
 )
 from sliceflow.estimators.pictures.plan import PicturePlan
 from sliceflow.estimators.pictures.rows import PictureRows
 from sliceflow.saved_types import ArraySpec
-from sliceflow.validation import require_int
+from sliceflow.validation import require_int, with_plain_numbers
 
 
 class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PicturePlan, PictureArray]):
@@ -407,10 +406,23 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PicturePlan, PictureA
     def _validated_parameters(self) -> PictureParameters:
         """The parameters, checked, after the preset is applied."""
         self._require_shared_parameters(("mirror", "save_rows"))
-        by_name = self.get_params(deep=False)
-        require_valid_parameters(by_name)
-        by_name["options"] = self._options_or_defaults(ImageOptions)
-        parameters = PictureParameters.from_dict(by_name)
+        parameters = PictureParameters(
+            schedule=self.schedule,
+            n_particles=self.n_particles,
+            quality=self.quality,
+            steps_per_stage=self.steps_per_stage,
+            amplifier=self.amplifier,
+            n_pixel_values=self.n_pixel_values,
+            mirror=self.mirror,
+            known=self.known,
+            transport=self.transport,
+            patch_basis=self.patch_basis,
+            n_clusters=self.n_clusters,
+            preset=self.preset,
+            options=self._options_or_defaults(ImageOptions),
+        )
+        parameters.require_valid()
+        parameters = with_plain_numbers(parameters)
         if self.preset is None:
             return parameters
         defaults = type(self)()._validated_parameters()
