@@ -318,10 +318,10 @@ def _read_pictures(settings: Settings, split: str, root: str | None) -> PictureI
 
 def _check_pictures(pictures: datasets.PictureSet, settings: Settings) -> None:
     """Refuse pictures that no file shows, and those without labels by class."""
-    images = pictures.images
-    if images.ndim == 4 and images.shape[3] > _MAX_CHANNELS:
+    shape = pictures.images.shape
+    if len(shape) == 4 and shape[3] > _MAX_CHANNELS:
         fact = (
-            f"{settings.source} has {images.shape[3]} channels, "
+            f"{settings.source} has {shape[3]} channels, "
             f"but files show at most {_MAX_CHANNELS}"
         )
         raise UsageError(fact, "fit them in Python, with sliceflow.ImageFlow")

@@ -232,12 +232,12 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PicturePlan, PictureA
         Examples
         --------
         >>> from sklearn.datasets import load_digits
-        >>> images = load_digits().images.astype("uint8")
+        >>> pictures = load_digits().images.astype("uint8")
         >>> flow = ImageFlow(
         ...     n_pixel_values=17, steps_per_stage=1, n_particles=500, save_rows=True
         ... )
-        >>> flow = flow.fit(images[:1000])
-        >>> flow.inpaint(images[1000:1002], "left", n=3, random_state=0).shape
+        >>> flow = flow.fit(pictures[:1000])
+        >>> flow.inpaint(pictures[1000:1002], "left", n=3, random_state=0).shape
         (2, 3, 8, 8)
         """
         model: FittedPictures = self._fitted_model()
@@ -332,11 +332,11 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PicturePlan, PictureA
         Examples
         --------
         >>> from sklearn.datasets import load_digits
-        >>> images = load_digits().images.astype("uint8")
+        >>> pictures = load_digits().images.astype("uint8")
         >>> flow = ImageFlow(
         ...     n_particles=500, steps_per_stage=2, n_pixel_values=17, random_state=0
         ... )
-        >>> snapshots = flow.fit(images).evolution(3, random_state=1, n_snapshots=5)
+        >>> snapshots = flow.fit(pictures).evolution(3, random_state=1, n_snapshots=5)
         >>> snapshots.shape
         (5, 3, 8, 8)
         >>> bool((snapshots[-1] == flow.sample(3, random_state=1)).all())
@@ -379,9 +379,9 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PicturePlan, PictureA
         Examples
         --------
         >>> from sklearn.datasets import load_digits
-        >>> images = load_digits().images.astype("uint8")
+        >>> pictures = load_digits().images.astype("uint8")
         >>> flow = ImageFlow(n_particles=500, steps_per_stage=1, n_pixel_values=17)
-        >>> flow = flow.fit(images).set_sample_precision("float32")
+        >>> flow = flow.fit(pictures).set_sample_precision("float32")
         >>> flow.plan_.options.precision
         'float32'
         """
