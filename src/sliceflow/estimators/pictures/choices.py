@@ -353,7 +353,7 @@ def choose_patch_basis(
     """
     if patch_basis != "auto":
         return patch_basis
-    stride = max(1, data.n_all // MAX_PICTURES_FOR_BASIS)
+    stride = max(1, data.n_pictures // MAX_PICTURES_FOR_BASIS)
     subset = data.pixel_points[:, data.indices % stride == 0].float()
     brightness = subset / data.layout.max_pixel_value
     darkest_gray, lightest_gray = GRAY_RANGE

@@ -211,7 +211,7 @@ def plan_pictures(
     """
     options = parameters.options
     layout = data.layout
-    n = data.n_all
+    n = data.n_pictures
     n_classes = data.n_classes
     has_known = parameters.known is not None
     sharing = resolve_map_sharing(amplifier, n_classes)
@@ -236,7 +236,9 @@ def plan_pictures(
     n_knots = choices.choose_n_picture_knots(
         options.n_knots, allocation.kept.n, sharing, n_classes
     )
-    n_distinct_per_map = _n_distinct_per_map(n, data.mirrored, sharing, n_classes)
+    n_distinct_per_map = _n_distinct_per_map(
+        n, data.has_mirror_images, sharing, n_classes
+    )
     shrinkage = choices.choose_shrinkage(
         options.shrinkage, n_distinct_per_map, n_steps, mosaic_size > 0
     )
@@ -246,7 +248,7 @@ def plan_pictures(
         n_ranks=ranks.size,
         n_pictures=n,
         layout=layout,
-        mirror=data.mirrored,
+        mirror=data.has_mirror_images,
         n_particles=allocation.kept.n,
         n_moved_particles=allocation.moved.n,
         condition_kind=_condition_kind(data, has_known),
@@ -273,15 +275,15 @@ def _n_points(n: int, allocation: ParticleAllocation, sharing: MapSharing) -> in
 
 
 def _n_distinct_per_map(
-    n: int, mirrored: bool, sharing: MapSharing, n_classes: int
+    n: int, has_mirror_images: bool, sharing: MapSharing, n_classes: int
 ) -> float:
     """The number of different pictures to which a map is fitted.
 
-    There are n pictures of all classes. Mirror images, if they are among them, are not
-    different.
+    There are n pictures of all classes. Mirror images among them count as the pictures
+    that they show.
     """
     n_distinct = float(n)
-    if mirrored:
+    if has_mirror_images:
         n_distinct /= 2
     if sharing == "separate":
         n_distinct /= n_classes
