@@ -30,12 +30,15 @@ from sliceflow.cli.failures import (
     errors_with_file_rows,
 )
 from sliceflow.cli.info import CORE_PACKAGES, installed_versions
-from sliceflow.cli.measures import FittedRun, estimate_seconds, measure_and_report
+from sliceflow.cli.measure_costs import estimate_seconds
 from sliceflow.cli.messy_tables import report_on_all_columns
+from sliceflow.cli.picture_run import PictureRun
 from sliceflow.cli.progress import progress_bars
 from sliceflow.cli.results import Result
 from sliceflow.cli.run_folder import RunFolder, load_model
+from sliceflow.cli.run_kinds import as_fitted_run
 from sliceflow.cli.settings import TABLE, Settings
+from sliceflow.cli.table_run import TableRun
 from sliceflow.wording import format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -110,7 +113,7 @@ def _resume(
     model = load_model(folder.path, settings.device)
     train, held_out = read_data(settings)
     return _measure_and_summarize(
-        FittedRun(settings, model, train, held_out, output), folder
+        as_fitted_run(settings, model, train, held_out, output), folder
     )
 
 
@@ -137,7 +140,7 @@ def _start(
         raise explained from error
     if not ranks.is_main:
         return None
-    fitted_run = FittedRun(
+    fitted_run = as_fitted_run(
         settings, planned_run.estimator, planned_run.train, planned_run.held_out, output
     )
     return _measure_and_summarize(fitted_run, folder)
@@ -334,10 +337,12 @@ def _explain_failure(
     return CommandError(fact, f"to resume it: {settings.command} --resume")
 
 
-def _measure_and_summarize(fitted_run: FittedRun, folder: RunFolder) -> Result:
+def _measure_and_summarize(
+    fitted_run: PictureRun | TableRun, folder: RunFolder
+) -> Result:
     """What follows a fit that is written: samples, measures, the report, a summary."""
     try:
-        measures = measure_and_report(fitted_run, folder)
+        measures = fitted_run.measure_and_report(folder)
     except KeyboardInterrupt as error:
         fact = "interrupted; the fit itself is done and saved"
         hint = f"to measure it: {fitted_run.settings.command} --resume"

@@ -151,7 +151,8 @@ class TableWork:
         set_stage: Callable[[Stage], None],
     ) -> JsonObject:
         """Fit all rows, and measure as ``sliceflow evaluate`` does."""
-        from sliceflow.cli import evaluate, measures, report
+        from sliceflow.cli import evaluate, report
+        from sliceflow.cli.table_run import TableRun
 
         columns = [f"{column}={kind}" for column, kind in kinds.items()]
         settings = Settings(
@@ -169,22 +170,23 @@ class TableWork:
         whole = TableInput(PurePath(name).stem, df)
         train, held_out = hold_out(whole, settings.holdout)
         silent = Output(silent=True, progress=False)
-        run = measures.FittedRun(settings, model, train, held_out, silent)
-        samples = measures.draw_samples(run)
+        run = TableRun(settings, train, held_out, silent, model)
+        samples = run.draw_samples()
         attacks = None
         if is_attacked and held_out is not None:
             set_stage("attacking")
             attacks = evaluate.attack_half(run, evaluate.N_SHADOWS)
         set_stage("measuring")
-        measured = measures.measure_fit(run, samples, attacks)
+        measured = run.measure(samples, attacks)
         self._model = model
         config = {
             "data": train.summary(held_out),
             "command": settings.command,
             "seconds": seconds,
         }
+        content = run.describe(samples)
         return {
-            "report": report.render(config, measured.json, model, train, samples),
+            "report": report.render(config, measured.json, train, content),
             "verdict": measured.json["verdict"],
         }
 
