@@ -403,16 +403,6 @@ def hold_out(data: InputT, share: float) -> tuple[InputT, InputT | None]:
     return train, held_out
 
 
-def make_estimator(settings: Settings, data: Input) -> ImageFlow | TableFlow:
-    """The estimator for these data, with the parameters that the flags set."""
-    from sliceflow.devices import resolve_device
-
-    resolve_device(settings.device)  # an error for one that does not exist
-    if isinstance(data, TableInput):
-        return make_table_flow(settings, data.free_text)
-    return make_image_flow(settings, data)
-
-
 def make_table_flow(settings: Settings, free_text: tuple[str, ...] = ()) -> TableFlow:
     """The estimator of a table, without its columns of free text."""
     from sliceflow import TableFlow

@@ -19,7 +19,8 @@ from sliceflow.cli.data import (
     Input,
     PictureInput,
     TableInput,
-    make_estimator,
+    make_image_flow,
+    make_table_flow,
     read_data,
 )
 from sliceflow.cli.failures import (
@@ -151,33 +152,50 @@ def _prepare(settings: Settings, ranks: Communicator, output: Output) -> _Planne
     output.say(f"reading {settings.source}")
     train, held_out = read_data(settings)
     _say_what_was_read(train, held_out, output, says_notes=ranks.is_main)
-    rows = train.fitted_rows
-    labels = train.labels if isinstance(train, PictureInput) else None
-    if ranks.size > 1:
-        if settings.kind == TABLE:
-            fact = "a table is fitted by one process, not by several"
-            raise UsageError(fact, "run sliceflow fit without torchrun")
-        rows = ranks.own_rows(rows)
-        labels = None if labels is None else ranks.own_rows(labels)
+    if ranks.size > 1 and isinstance(train, TableInput):
+        fact = "a table is fitted by one process, not by several"
+        raise UsageError(fact, "run sliceflow fit without torchrun")
     output.say("planning the fit")
-    from sliceflow.base.flow_estimator import FlowEstimator  # imports torch
+    from sliceflow.devices import resolve_device
 
+    resolve_device(settings.device)  # imports torch; an error for a wrong device
     started_at = time.perf_counter()
-    estimator = make_estimator(settings, train)
+    estimator: ImageFlow | TableFlow
     prepared: PreparedFit[AnyPlannedFit]
-    if isinstance(estimator, FlowEstimator):
-        prepared = estimator.prepare(rows, labels, ranks=ranks)
+    if isinstance(train, TableInput):
+        estimator = make_table_flow(settings, train.free_text)
+        prepared = _prepare_table(estimator, train)
     else:
-        assert isinstance(train, TableInput), "other data are fitted by a flow"
-        table = train.fitted_rows
-        with (
-            errors_with_file_rows(),
-            report_on_all_columns(table, estimator.kinds or {}),
-        ):
-            prepared = estimator.prepare(table)
+        estimator = make_image_flow(settings, train)
+        prepared = _prepare_pictures(estimator, train, ranks)
     return _PlannedRun(
         settings, train, held_out, estimator, prepared, ranks, started_at
     )
+
+
+def _prepare_table(
+    estimator: TableFlow, train: TableInput
+) -> PreparedFit[AnyPlannedFit]:
+    """Plan the fit of a table; an error tells of all columns that cannot be used."""
+    table = train.fitted_rows
+    with (
+        errors_with_file_rows(),
+        report_on_all_columns(table, estimator.kinds or {}),
+    ):
+        return estimator.prepare(table)
+
+
+def _prepare_pictures(
+    estimator: ImageFlow, train: PictureInput, ranks: Communicator
+) -> PreparedFit[AnyPlannedFit]:
+    """Plan the fit of pictures, of which each of several ranks has its share."""
+    pictures = train.x
+    labels = train.labels
+    if ranks.size > 1:
+        pictures = ranks.own_rows(pictures)
+        if labels is not None:
+            labels = ranks.own_rows(labels)
+    return estimator.prepare(pictures, labels, ranks=ranks)
 
 
 def _say_what_was_read(

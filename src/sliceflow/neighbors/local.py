@@ -259,8 +259,7 @@ class LocalSampler:
         Parameters
         ----------
         y0 : conditions (q, l)
-        exclude : for each condition, the index (q,) of a row that is not to be a
-        neighbor
+        exclude : (q,), for each condition the index of a row that must be no neighbor
         max_components : the most regressions along which neighbors move
         density_at : points (q, d) whose log densities given y0 are computed, too
         """

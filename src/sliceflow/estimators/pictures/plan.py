@@ -240,7 +240,10 @@ def plan_pictures(
         n, data.has_mirror_images, sharing, n_classes
     )
     shrinkage = choices.choose_shrinkage(
-        options.shrinkage, n_distinct_per_map, n_steps, mosaic_size > 0
+        options.shrinkage,
+        n_distinct_per_map,
+        n_steps,
+        starts_as_mosaics=mosaic_size > 0,
     )
 
     return PicturePlan(
