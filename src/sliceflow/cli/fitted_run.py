@@ -113,7 +113,7 @@ class FittedRun(ABC, Generic[InputT, SamplesT]):
         n_fitted = count_common_rows(held_out, fitted)
         if n_fitted:  # fitted rows say nothing about new ones
             note += f", of which {n_fitted} were fitted"
-        # A model that completes pictures completes those that the run held out.
+        # A model that completes pictures completes what the run itself held out.
         samples = self.draw_samples()
         compared_run = replace(self, train=fitted, held_out=held_out)
         return compared_run.measure_and_judge(samples, note)
@@ -163,7 +163,7 @@ def _limit_details(details: JsonObject, columns: Sequence[str]) -> None:
 
 
 def _with_rules(found: Report, rules: Sequence[KeptRule]) -> Report:
-    """A report whose rules begin with those that a model found, each of them once."""
+    """A report that lists the rules of a model first, and no rule twice."""
     if not rules:
         return found
     texts = {rule.text for rule in rules}
@@ -192,7 +192,7 @@ def _no_measures(note: str) -> Result:
 def _pairs_to_report(
     pairs: list[ColumnPair], columns: Sequence[str]
 ) -> list[ColumnPair]:
-    """The worst pairs of columns, which come first, and those of the heat maps."""
+    """The worst pairs of columns, which come first, and all pairs of the heat maps."""
     in_heat_maps = set(columns[: report.MAX_HEAT_MAP_COLUMNS])
     kept = []
     for i, pair in enumerate(pairs):

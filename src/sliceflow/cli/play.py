@@ -175,7 +175,7 @@ class TableWork:
         return report
 
     def sample(self, n: int, seed: int, given: dict[str, str]) -> bytes:
-        """New rows as CSV, all of which have what is given."""
+        """New rows as CSV, with what is given in each of them."""
         from sliceflow.estimators.tables.files import as_csv
 
         model = self._fitted_model()

@@ -216,7 +216,7 @@ def _heat_map(title: str, names: list[str], values: NDArray[Any]) -> JsonObject:
 
 
 class _ComparedShares(NamedTuple):
-    """Shares of real and of new cells, with a label for each, and those of the ends."""
+    """Shares of real and of new cells, a label for each, and labels of both ends."""
 
     real: NDArray[Any]
     new: NDArray[Any]

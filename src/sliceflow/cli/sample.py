@@ -130,7 +130,7 @@ def _kind_of_flow(model: SlicedWassersteinFlow | ImageFlow, run: Path) -> str:
 
 
 def _draw_rows(model: TableFlow, n: int, given: list[str], seed: int) -> pd.DataFrame:
-    """A DataFrame of n new rows, all of which have what is given."""
+    """A DataFrame of n new rows, with what is given in each of them."""
     conditions = parse_given_flags(model, given)
     return model.sample(n, given=conditions or None, random_state=seed)
 

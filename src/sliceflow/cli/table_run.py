@@ -118,7 +118,7 @@ def _model_rules(
 ) -> tuple[KeptRule, ...]:
     """The rules that a model of n rows found, and the shares of samples that keep them.
 
-    The shares of real rows are those of the fitted ones.
+    The shares of real rows are shares of the fitted rows.
     """
     from sliceflow.metrics.rules import KeptRule
 

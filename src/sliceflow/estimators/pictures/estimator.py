@@ -307,7 +307,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PicturePlan, PictureA
         n_snapshots: int = 20,
         X: Any = None,
     ) -> PictureArray:
-        """Samples on their way from the start: those of `sample` for the same seed.
+        """Samples on their way from the start to what `sample` draws for the same seed.
 
         Parameters
         ----------

@@ -182,7 +182,7 @@ class _Completer:
     def draw_by_class(
         self, rows: NDArray[np.float32], n: int, classes: PictureClasses, seed: Seed
     ) -> Floats:
-        """Hidden pixels (m, n, hidden) of pictures (m, d), by those of their class."""
+        """Hidden pixels (m, n, hidden) of pictures (m, d), learned from their class."""
         hidden = np.empty((len(rows), n, int((~self.known).sum())))
         for i, class_index in enumerate(np.unique(classes.given)):
             given = np.flatnonzero(classes.given == class_index)

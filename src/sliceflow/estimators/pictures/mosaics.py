@@ -38,7 +38,7 @@ from sliceflow.estimators.pictures.rows import PictureData
 TIE_NOISE = 2e-3
 
 # Weights change over a length of this share of a side. It is the longest with which
-# parts of samples are as new as those of test pictures (CIFAR-10): with longer fields
+# parts of samples are as new as parts of test pictures (CIFAR-10): with longer fields
 # parts look more like training pictures.
 FIELD_LENGTH = 1 / 4
 
@@ -79,7 +79,7 @@ def stored_pictures(data: PictureData, ranks: Communicator) -> Tensor:
 
 @dataclass(frozen=True)
 class PicturesByClass:
-    """Indices of pictures in order of class: those of class c start at starts[c]."""
+    """Indices of pictures in order of class: class c starts at starts[c]."""
 
     indices: Tensor  # (N,)
     starts: Tensor  # (C,)

@@ -50,7 +50,7 @@ class PictureParameters:
     def require_valid(self) -> None:
         """Raise a `ParameterError` for the first invalid one of pictures alone.
 
-        Those that all flows have are checked before.
+        Parameters that all flows have are checked before.
         """
         require_choice(
             "quality",

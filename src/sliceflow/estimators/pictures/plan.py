@@ -53,8 +53,8 @@ class PicturePlan(FitPlan):
     # The pictures of a mosaic; 0 starts from noise.
     mosaic_size: Annotated[int, Between(0, MAX_MOSAIC_SIZE)]
     shrinkage: Annotated[float, Between(0)]  # κ of the maps; 0 is off
-    # As given; those above are resolved. But if a trial has chosen noise, `start` is
-    # "noise" here, though the user wrote "auto".
+    # As the user gave them; the fields above have what "auto" stands for. But if a
+    # trial has chosen noise, `start` is "noise" here, though the user wrote "auto".
     options: ImageOptions
 
     def check_saved(self) -> None:
@@ -110,7 +110,7 @@ class PicturePlan(FitPlan):
         )
 
     def summary(self) -> Sequence[tuple[str, object]]:
-        """Names and values to print; those with the value "" are left out."""
+        """Names and values to print; names with the value "" are left out."""
         return [
             ("data", self._data_in_words()),
             ("condition", self._condition_in_words()),
@@ -204,7 +204,7 @@ def plan_pictures(
     Parameters
     ----------
     data : the pictures, with clusters if they get some
-    parameters : those of the estimator
+    parameters : the parameters of the estimator
     allocation : how many particles the flow moves, and their y
     amplifier : ξ; 0 without classes
     device, ranks : where the fit runs

@@ -3,7 +3,7 @@
 Particles that start as mosaics look like photographs, and copy less than particles that
 start as noise. But mosaics of pictures with one clear object stay collages of several:
 900 small pictures of a circle, a square or a cross each are told from held-out ones
-with an AUC of .84, those that start as noise with .58.
+with an AUC of .84; particles that start as noise with .58.
 
 Of photographs of CIFAR-10, too, noise may have an AUC that is lower by .18, but a
 classifier finds it far worse: the trial compares principal components, which hardly see
@@ -43,7 +43,7 @@ N_TRIAL_PARTICLES = 500
 HELD_OUT_SHARE = 0.3
 # Samples that a detector cannot tell from held-out pictures better than this are good
 # enough: the second trial, which takes longer, is left out. Mosaics of photographs had
-# AUCs of .67 at most. With a limit of .6, those of CIFAR-10 by class would start as
+# AUCs of .67 at most. With a limit of .6, CIFAR-10 by class would start as
 # noise, with three times the FD (benchmarks/RESULTS.md).
 GOOD_DETECTION = 0.7
 # The AUC of samples that start as noise must be lower by this. Noise copies pictures
@@ -88,7 +88,7 @@ def noise_is_better(planned_fit: PlannedPictureFit, fit_on_trial: TrialFit) -> b
 
 
 class _Split(NamedTuple):
-    """Pictures to fit in a trial, and pixels (n, c, h, w) of those that judge it."""
+    """Pictures to fit in a trial, and pixels (n, c, h, w) of pictures that judge it."""
 
     train: PictureRows
     held_out: NDArray[Any]
