@@ -12,7 +12,8 @@ pytest.importorskip("typer")
 
 from running import done, inside, refused
 from sliceflow import TableFlow
-from sliceflow.cli import measures, report
+from sliceflow.cli import report
+from sliceflow.cli.table_run import choose_target
 from sliceflow.datasets import load
 
 
@@ -202,7 +203,7 @@ def test_the_default_target_is_something_that_one_would_predict(columns, target)
     }
     frame = pd.DataFrame({name: cells[what] for name, what in columns.items()})
     model = TableFlow(random_state=0).fit(frame)
-    assert measures.choose_target(model.columns_) == target
+    assert choose_target(model.columns_) == target
 
 
 def test_ranges_of_the_report_are_those_of_numbers_and_dates():
@@ -215,3 +216,13 @@ def test_ranges_of_the_report_are_those_of_numbers_and_dates():
     texts = pd.Series([f"{day:%d.%m.%Y}" for day in days])
     plot = report._plot_column("day", texts, texts)
     assert plot["ends"] == ("09.05.2023", "03.03.2024")
+
+
+def test_a_run_folder_with_a_model_of_other_data_is_refused(
+    digits_run, table_run, tmp_path
+):
+    run = tmp_path / "run"
+    shutil.copytree(table_run[0], run)
+    shutil.copy(digits_run[0] / "model.sliceflow", run)
+    said = inside("evaluate", run)
+    refused(said, 1, "of type ImageFlow", "rows of", "fit the run again")

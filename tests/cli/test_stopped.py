@@ -21,9 +21,10 @@ pytest.importorskip("typer")
 from models import interrupt
 from running import FEW, command, done, environment, inside, refused
 from sliceflow import ImageFlow
-from sliceflow.cli import measures
 from sliceflow.cli.failures import CommandError
+from sliceflow.cli.picture_run import PictureRun
 from sliceflow.cli.run_folder import LOCK, RunFolder
+from sliceflow.cli.table_run import TableRun
 
 # A script that ignores Ctrl-C, and becomes the command that its arguments name.
 IGNORING_CTRL_C = """
@@ -230,7 +231,7 @@ def test_a_fit_on_a_full_disk_says_so_and_is_finished_with_space(
     tmp_path, digits_run, monkeypatch
 ):
     run = tmp_path / "run"
-    draw = measures.draw_samples
+    draw = PictureRun.draw_samples
     words = ("fit", "digits", *FEW, "--conditional", "--save-rows", "--out", run)
     with full_disk(20_000):
         said = inside(*words, "--quiet", "--checkpoint-every", "0")
@@ -246,9 +247,9 @@ def test_a_fit_on_a_full_disk_says_so_and_is_finished_with_space(
         return drawn
 
     with ExitStack() as resources:
-        monkeypatch.setattr(measures, "draw_samples", full)
+        monkeypatch.setattr(PictureRun, "draw_samples", full)
         refused(inside(*words), 1, f"{run}/samples.npz: File too large", "free some")
-    monkeypatch.setattr(measures, "draw_samples", draw)
+    monkeypatch.setattr(PictureRun, "draw_samples", draw)
     assert sorted(path.name for path in run.iterdir()) == [
         "config.json",
         "model.sliceflow",
@@ -288,7 +289,7 @@ def test_a_full_disk_at_the_very_save_keeps_the_checkpoint(
     [
         pytest.param("pictures", "save", marks=pytest.mark.slow),
         ("pictures", "draw_samples"),
-        ("table", "measure_and_judge"),
+        ("table", "measure"),
     ],
 )
 def test_a_run_that_was_killed_later_is_finished_by_resume(
@@ -314,7 +315,8 @@ def test_a_run_that_was_killed_later_is_finished_by_resume(
             estimator = "TableFlow" if kind == "table" else "ImageFlow"
             patch.setattr(f"sliceflow.{estimator}.save", die)
         else:
-            patch.setattr(measures, moment, die)
+            fitted_run = TableRun if kind == "table" else PictureRun
+            patch.setattr(fitted_run, moment, die)
         with pytest.raises(Killed):
             inside(*words, "--out", run)
     shutil.rmtree(run, ignore_errors=True)

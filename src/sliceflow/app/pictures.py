@@ -146,7 +146,7 @@ def _with_open_run(handler: _Handler) -> Callable[[Gallery, Request], JsonObject
 
 
 class Gallery:
-    """Answers what the page asks about runs, of which one at a time is in memory.
+    """Answers what the page asks about runs; one run at a time is in memory.
 
     Parameters
     ----------
@@ -166,28 +166,29 @@ class Gallery:
 
     def open(self, index: int) -> OpenRun:
         """Load the model of a run, which replaces the one in memory."""
+        with self.lock:
+            if self._open_run is None or self._open_run.index != index:
+                self._open_run = None  # free its memory before another one is loaded
+                self._open_run = self._load(index)
+            return self._open_run
+
+    def _load(self, index: int) -> OpenRun:
+        """The model of a run, with its data if they can be read."""
         from sliceflow import ImageFlow
 
-        with self.lock:
-            if self._open_run is not None and self._open_run.index == index:
-                return self._open_run
-            self._open_run = None  # free its memory before another one is loaded
-            run = self.runs[index]
-            model = run.load()
-            if not isinstance(model, ImageFlow):
-                fact = f"{run.name} is not a model of pictures"
-                raise DataError(fact, "draw from it with sliceflow sample")
-            train = None
-            held_out = None
-            why_no_data = ""
-            try:
-                train, held_out = run.read()
-            except Exception as error:
-                why_no_data = str(error)
-            self._open_run = OpenRun(
-                index, run.name, model, train, held_out, why_no_data
-            )
-            return self._open_run
+        run = self.runs[index]
+        model = run.load()
+        if not isinstance(model, ImageFlow):
+            fact = f"{run.name} is not a model of pictures"
+            raise DataError(fact, "draw from it with sliceflow sample")
+        train = None
+        held_out = None
+        why_no_data = ""
+        try:
+            train, held_out = run.read()
+        except Exception as error:
+            why_no_data = str(error)
+        return OpenRun(index, run.name, model, train, held_out, why_no_data)
 
     @_with_open_run
     def about(self, request: Request, run: OpenRun) -> JsonObject:
@@ -256,7 +257,7 @@ class Gallery:
 
     @_with_open_run
     def completed(self, request: Request, run: OpenRun) -> JsonObject:
-        """Completions of a picture, of which the white pixels of `known` are known."""
+        """Completions of a picture; `known` says which of its pixels are known."""
         head, _, text = str(request.json.get("picture")).partition("base64,")
         if not head.startswith("data:image/"):
             raise DataError("there is no picture", "choose or upload one")

@@ -254,7 +254,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_POST = partialmethod(_respond, True)
 
     def _check_sender(self, is_post: bool) -> None:
-        """Refuse other computers, those without the token, and other web pages."""
+        """Refuse other computers, other web pages, and requests without the token."""
         port = self.server.server_port
         host = self.headers.get("Host", "")
         if host not in (f"127.0.0.1:{port}", f"localhost:{port}"):

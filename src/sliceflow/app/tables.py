@@ -330,10 +330,15 @@ def _run_jobs(pipe: Connection, make_work: Callable[[], TableBackend]) -> None:
             if job.is_answered:
                 pipe.send(Message(job.method, result))
         except Exception as error:
-            described = describe_error(error)
-            text = described["error"]
-            if described["hint"]:
-                text += f"; {described['hint']}"
+            # The page does not show where on this computer the file is.
+            text = _error_text(error).replace(path, "the file")
             with suppress(OSError):
-                # The page does not show where on this computer the file is.
-                pipe.send(Message("error", text.replace(path, "the file")))
+                pipe.send(Message("error", text))
+
+
+def _error_text(error: Exception) -> str:
+    """An error in words, with its hint if it has one."""
+    described = describe_error(error)
+    if not described["hint"]:
+        return str(described["error"])
+    return f"{described['error']}; {described['hint']}"

@@ -18,16 +18,7 @@ def main() -> None:
 
     Exit codes: 0 success, 1 the command failed, 2 wrong usage.
     """
-    # Read when torch is imported. Threads that wait should sleep, not spin, where cores
-    # are shared.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    # Linux: torch asks for large pages. Without, a third of the time of a fit on a CPU
-    # goes into fresh pages of 4 KiB, because large arrays are returned to the system.
-    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
-    for stream in (sys.stdout, sys.stderr):
-        # Files and pipes on Windows may have an encoding without κ or ².
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+    _configure_process()
     from sliceflow.cli.failures import INSTALL_HINT, OPTIONAL_MODULES, print_error
 
     exit_code: object = None
@@ -55,3 +46,17 @@ def main() -> None:
     if exit_code == _INTERRUPTED:
         print_error("interrupted", "nothing was done; run it again")
         sys.exit(1)
+
+
+def _configure_process() -> None:
+    """Set how this process uses threads and memory, and how it prints."""
+    # Read when torch is imported. Threads that wait should sleep, not spin, where cores
+    # are shared.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    # Linux: torch asks for large pages. Without, a third of the time of a fit on a CPU
+    # goes into fresh pages of 4 KiB, because large arrays are returned to the system.
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+    for stream in (sys.stdout, sys.stderr):
+        # Files and pipes on Windows may have an encoding without κ or ².
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")

@@ -117,27 +117,33 @@ def _as_typer_parameter(
     if default is parameter.empty:
         default = ...  # typer's word for "required"
     is_flag = name not in _ARGUMENTS or f"{command}.{name}" in _FLAGS
-    if not is_flag:
-        text = _ARGUMENTS.get(f"{command}.{name}") or _ARGUMENTS[name]
-        metavar = _METAVARS.get(name)
-        argument = typer.Argument(
-            default, help=text, show_default=False, metavar=metavar
+    if is_flag:
+        typer_default = _typer_option(command, name, default, parameter.annotation)
+    else:
+        typer_default = typer.Argument(
+            default,
+            help=_ARGUMENTS.get(f"{command}.{name}") or _ARGUMENTS[name],
+            show_default=False,
+            metavar=_METAVARS.get(name),
         )
-        return parameter.replace(default=argument, kind=parameter.KEYWORD_ONLY)
-    names = [f"--{name.replace('_', '-')}"]
-    if bool in get_args(parameter.annotation):  # or None, which neither asks for
-        names = [f"{names[0]}/--no-{name.replace('_', '-')}"]
+    return parameter.replace(default=typer_default, kind=parameter.KEYWORD_ONLY)
+
+
+def _typer_option(command: str, name: str, default: object, annotation: object) -> Any:
+    """The flag of a command, as typer takes it for the default of a parameter."""
+    flags = [f"--{name.replace('_', '-')}"]
+    if bool in get_args(annotation):  # or None, which neither asks for
+        flags = [f"{flags[0]}/--no-{name.replace('_', '-')}"]
     if name in _SHORT_FLAGS:
-        names.append(_SHORT_FLAGS[name])
-    option = typer.Option(
+        flags.append(_SHORT_FLAGS[name])
+    return typer.Option(
         default,
-        *names,
+        *flags,
         help=_FLAGS.get(f"{command}.{name}") or _FLAGS[name],
         show_default=default is not ...,
         rich_help_panel=_help_panel(command, name),
-        **_value_options(name, parameter.annotation),
+        **_value_options(name, annotation),
     )
-    return parameter.replace(default=option, kind=parameter.KEYWORD_ONLY)
 
 
 def _help_panel(command: str, name: str) -> str | None:
@@ -172,7 +178,7 @@ def _add_command(function: Callable[..., Result | None], *output_flags: str) -> 
     Parameters
     ----------
     function : does the work, and returns what is printed
-    output_flags : those of "json", "quiet" and "debug" that the command has
+    output_flags : which of "json", "quiet" and "debug" the command has
     """
     name = function.__name__
     own_parameters = inspect.signature(function).parameters
@@ -193,8 +199,8 @@ def _add_command(function: Callable[..., Result | None], *output_flags: str) -> 
             if takes_output:
                 values["output"] = Output(silent=quiet or as_json, progress=not quiet)
             if takes_settings:
-                names = [field.name for field in fields(Settings)]
-                settings = {name: values.pop(name) for name in names}
+                flags = [field.name for field in fields(Settings)]
+                settings = {flag: values.pop(flag) for flag in flags}
                 values["settings"] = Settings(**settings)
             result = function(**values)
             if result is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Hashable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
@@ -111,6 +112,19 @@ class BaseInput(ABC):
     def take(self, rows: Ints) -> Self:
         """The data of these rows only."""
 
+    @property
+    def fitted_data(self) -> Self:
+        """The data to which the model is fitted."""
+        return self
+
+    @abstractmethod
+    def aligned(self, other: BaseInput) -> Self | None:
+        """Other data in the form of these; None if they are not alike."""
+
+    @abstractmethod
+    def hashable_rows(self) -> list[Hashable]:
+        """The rows, so that two are equal if they have the same values."""
+
 
 @dataclass(frozen=True, eq=False)
 class PictureInput(BaseInput):
@@ -152,6 +166,25 @@ class PictureInput(BaseInput):
     def take(self, rows: Ints) -> Self:
         labels = None if self.labels is None else self.labels[rows]
         return replace(self, x=self.x[rows], labels=labels)
+
+    def aligned(self, other: BaseInput) -> Self | None:
+        """Other pictures with the type of these.
+
+        They must have the same size, and pixels of the same kind and range.
+        """
+        if not isinstance(other, type(self)) or other.x.shape[1:] != self.x.shape[1:]:
+            return None
+        has_whole_pixels = self.x.dtype.kind != "f"
+        if has_whole_pixels != (other.x.dtype.kind != "f"):
+            return None
+        if has_whole_pixels and other.x.max() >= self.n_pixel_values:
+            return None
+        pictures = other.x.astype(self.x.dtype)
+        return replace(other, x=pictures, n_pixel_values=self.n_pixel_values)
+
+    def hashable_rows(self) -> list[Hashable]:
+        """The pictures as bytes."""
+        return [picture.tobytes() for picture in np.ascontiguousarray(self.x)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,6 +235,23 @@ class TableInput(BaseInput):
         """The data of these rows only; `full_table` keeps all rows."""
         part = self.x.iloc[rows].reset_index(drop=True)
         return replace(self, x=part, full_table=self.x)
+
+    @property
+    def fitted_data(self) -> Self:
+        return replace(self, x=self.fitted_rows, full_table=None)
+
+    def aligned(self, other: BaseInput) -> Self | None:
+        """Another table with the columns of this one, which it must have."""
+        if not isinstance(other, type(self)):
+            return None
+        if not set(self.columns) <= set(other.columns):
+            return None
+        return replace(other, x=other.x[list(self.x.columns)])
+
+    def hashable_rows(self) -> list[Hashable]:
+        """The rows as texts."""
+        texts = self.x.astype(object).map(str).to_numpy()
+        return [tuple(row) for row in texts]
 
 
 Input = PictureInput | TableInput
@@ -318,10 +368,10 @@ def _read_pictures(settings: Settings, split: str, root: str | None) -> PictureI
 
 def _check_pictures(pictures: datasets.PictureSet, settings: Settings) -> None:
     """Refuse pictures that no file shows, and those without labels by class."""
-    images = pictures.images
-    if images.ndim == 4 and images.shape[3] > _MAX_CHANNELS:
+    shape = pictures.images.shape
+    if len(shape) == 4 and shape[3] > _MAX_CHANNELS:
         fact = (
-            f"{settings.source} has {images.shape[3]} channels, "
+            f"{settings.source} has {shape[3]} channels, "
             f"but files show at most {_MAX_CHANNELS}"
         )
         raise UsageError(fact, "fit them in Python, with sliceflow.ImageFlow")
@@ -351,16 +401,6 @@ def hold_out(data: InputT, share: float) -> tuple[InputT, InputT | None]:
     train = data.take(np.sort(order[n_held_out:]))
     held_out = data.take(np.sort(order[:n_held_out]))
     return train, held_out
-
-
-def make_estimator(settings: Settings, data: Input) -> ImageFlow | TableFlow:
-    """The estimator for these data, with the parameters that the flags set."""
-    from sliceflow.devices import resolve_device
-
-    resolve_device(settings.device)  # an error for one that does not exist
-    if isinstance(data, TableInput):
-        return make_table_flow(settings, data.free_text)
-    return make_image_flow(settings, data)
 
 
 def make_table_flow(settings: Settings, free_text: tuple[str, ...] = ()) -> TableFlow:

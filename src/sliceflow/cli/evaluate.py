@@ -6,21 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sliceflow.cli.against import count_common_rows, read_against
-from sliceflow.cli.data import Input, TableInput, make_table_flow, read_data
+from sliceflow.cli.data import Input, make_table_flow, read_data
 from sliceflow.cli.failures import CommandError, Output, UsageError
-from sliceflow.cli.measures import (
-    MIN_HELD_OUT_ROWS,
-    FittedRun,
-    choose_target,
-    draw_samples,
-    measure_and_judge,
-    measure_and_report,
-)
+from sliceflow.cli.fitted_run import MIN_HELD_OUT_ROWS
 from sliceflow.cli.progress import progress_bars
 from sliceflow.cli.results import Result
 from sliceflow.cli.run_folder import RunFolder, load_model
+from sliceflow.cli.run_kinds import as_fitted_run
 from sliceflow.cli.settings import DATASET_NAMES, TABLE, Settings
+from sliceflow.cli.table_run import TableRun, choose_target
 from sliceflow.errors import HintedError
 from sliceflow.wording import format_duration
 
@@ -51,7 +45,7 @@ def evaluate(
     """
     folder = RunFolder(run)
     folder.check_fitted()
-    settings = replace(Settings.from_folder(folder), device=device)
+    settings = replace(Settings.from_folder(folder), device=device, no_measure=False)
     if attack:
         _check_attack(settings, against, shadows)
     uses_named_set = settings.source in DATASET_NAMES or against in DATASET_NAMES
@@ -61,36 +55,15 @@ def evaluate(
     output.say(f"reading {settings.source}")
     train, held_out = _read_again(settings, data_root)
     model = load_model(run, device)
-    fitted_run = FittedRun(settings, model, train, held_out, output)
+    fitted_run = as_fitted_run(settings, model, train, held_out, output)
     if against is not None:
-        return _measure_against(fitted_run, against, data_root)
-    settings = replace(settings, no_measure=False)
-    fitted_run = fitted_run._replace(settings=settings)
+        return fitted_run.measure_against(against, data_root)
     attacks = None
-    if attack:
+    if attack and isinstance(fitted_run, TableRun):
         _check_held_out(held_out)
         _announce_attack(folder, train, shadows, output)
         attacks = attack_half(fitted_run, shadows)
-    return measure_and_report(fitted_run, folder, attacks)
-
-
-def _measure_against(
-    fitted_run: FittedRun, against: str, data_root: str | None
-) -> Result:
-    """Compare samples of a run with other data in place of its held-out rows."""
-    train = fitted_run.train
-    fitted = train
-    if isinstance(train, TableInput):
-        fitted = replace(train, x=train.fitted_rows, full_table=None)
-    held_out = read_against(fitted_run.settings, against, data_root, fitted)
-    note = f"held-out rows are those of {against}"
-    n_fitted = count_common_rows(held_out, fitted)
-    if n_fitted:  # fitted rows say nothing about new ones
-        note += f", of which {n_fitted} were fitted"
-    # A model that completes pictures completes those that the run held out.
-    samples = draw_samples(fitted_run)
-    compared_run = fitted_run._replace(train=fitted, held_out=held_out)
-    return measure_and_judge(compared_run, samples, note)
+    return fitted_run.measure_and_report(folder, attacks)
 
 
 def _check_attack(settings: Settings, against: str | None, shadows: int) -> None:
@@ -126,19 +99,17 @@ def _announce_attack(
     output.say(f"{text}: about {format_duration(seconds)} (--shadows 0 is quick)")
 
 
-def attack_half(run: FittedRun, shadows: int) -> Attacks:
+def attack_half(run: TableRun, shadows: int) -> Attacks:
     """Attack a model of one half of the table; the other half is not fitted.
 
     A model of fewer rows reveals more of each row, so this overstates the risk of the
     run.
     """
-    from sliceflow import TableFlow, metrics
+    from sliceflow import metrics
 
     settings = run.settings
     model = run.model
-    assert isinstance(model, TableFlow), "only tables are attacked"
     train = run.train
-    assert isinstance(train, TableInput), "only tables are attacked"
     shuffled = train.fitted_rows.sample(frac=1, random_state=settings.seed)
     half = len(shuffled) // 2
     fitted = shuffled.iloc[:half].reset_index(drop=True)

@@ -19,7 +19,8 @@ from sliceflow.cli.data import (
     Input,
     PictureInput,
     TableInput,
-    make_estimator,
+    make_image_flow,
+    make_table_flow,
     read_data,
 )
 from sliceflow.cli.failures import (
@@ -30,12 +31,15 @@ from sliceflow.cli.failures import (
     errors_with_file_rows,
 )
 from sliceflow.cli.info import CORE_PACKAGES, installed_versions
-from sliceflow.cli.measures import FittedRun, estimate_seconds, measure_and_report
+from sliceflow.cli.measure_costs import estimate_seconds
 from sliceflow.cli.messy_tables import report_on_all_columns
+from sliceflow.cli.picture_run import PictureRun
 from sliceflow.cli.progress import progress_bars
 from sliceflow.cli.results import Result
 from sliceflow.cli.run_folder import RunFolder, load_model
+from sliceflow.cli.run_kinds import as_fitted_run
 from sliceflow.cli.settings import TABLE, Settings
+from sliceflow.cli.table_run import TableRun
 from sliceflow.wording import format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -110,7 +114,7 @@ def _resume(
     model = load_model(folder.path, settings.device)
     train, held_out = read_data(settings)
     return _measure_and_summarize(
-        FittedRun(settings, model, train, held_out, output), folder
+        as_fitted_run(settings, model, train, held_out, output), folder
     )
 
 
@@ -137,7 +141,7 @@ def _start(
         raise explained from error
     if not ranks.is_main:
         return None
-    fitted_run = FittedRun(
+    fitted_run = as_fitted_run(
         settings, planned_run.estimator, planned_run.train, planned_run.held_out, output
     )
     return _measure_and_summarize(fitted_run, folder)
@@ -148,33 +152,50 @@ def _prepare(settings: Settings, ranks: Communicator, output: Output) -> _Planne
     output.say(f"reading {settings.source}")
     train, held_out = read_data(settings)
     _say_what_was_read(train, held_out, output, says_notes=ranks.is_main)
-    rows = train.fitted_rows
-    labels = train.labels if isinstance(train, PictureInput) else None
-    if ranks.size > 1:
-        if settings.kind == TABLE:
-            fact = "a table is fitted by one process, not by several"
-            raise UsageError(fact, "run sliceflow fit without torchrun")
-        rows = ranks.own_rows(rows)
-        labels = None if labels is None else ranks.own_rows(labels)
+    if ranks.size > 1 and isinstance(train, TableInput):
+        fact = "a table is fitted by one process, not by several"
+        raise UsageError(fact, "run sliceflow fit without torchrun")
     output.say("planning the fit")
-    from sliceflow.base.flow_estimator import FlowEstimator  # imports torch
+    from sliceflow.devices import resolve_device
 
+    resolve_device(settings.device)  # imports torch; an error for a wrong device
     started_at = time.perf_counter()
-    estimator = make_estimator(settings, train)
+    estimator: ImageFlow | TableFlow
     prepared: PreparedFit[AnyPlannedFit]
-    if isinstance(estimator, FlowEstimator):
-        prepared = estimator.prepare(rows, labels, ranks=ranks)
+    if isinstance(train, TableInput):
+        estimator = make_table_flow(settings, train.free_text)
+        prepared = _prepare_table(estimator, train)
     else:
-        assert isinstance(train, TableInput), "other data are fitted by a flow"
-        table = train.fitted_rows
-        with (
-            errors_with_file_rows(),
-            report_on_all_columns(table, estimator.kinds or {}),
-        ):
-            prepared = estimator.prepare(table)
+        estimator = make_image_flow(settings, train)
+        prepared = _prepare_pictures(estimator, train, ranks)
     return _PlannedRun(
         settings, train, held_out, estimator, prepared, ranks, started_at
     )
+
+
+def _prepare_table(
+    estimator: TableFlow, train: TableInput
+) -> PreparedFit[AnyPlannedFit]:
+    """Plan the fit of a table; an error tells of all columns that cannot be used."""
+    table = train.fitted_rows
+    with (
+        errors_with_file_rows(),
+        report_on_all_columns(table, estimator.kinds or {}),
+    ):
+        return estimator.prepare(table)
+
+
+def _prepare_pictures(
+    estimator: ImageFlow, train: PictureInput, ranks: Communicator
+) -> PreparedFit[AnyPlannedFit]:
+    """Plan the fit of pictures, of which each of several ranks has its share."""
+    pictures = train.x
+    labels = train.labels
+    if ranks.size > 1:
+        pictures = ranks.own_rows(pictures)
+        if labels is not None:
+            labels = ranks.own_rows(labels)
+    return estimator.prepare(pictures, labels, ranks=ranks)
 
 
 def _say_what_was_read(
@@ -334,10 +355,12 @@ def _explain_failure(
     return CommandError(fact, f"to resume it: {settings.command} --resume")
 
 
-def _measure_and_summarize(fitted_run: FittedRun, folder: RunFolder) -> Result:
+def _measure_and_summarize(
+    fitted_run: PictureRun | TableRun, folder: RunFolder
+) -> Result:
     """What follows a fit that is written: samples, measures, the report, a summary."""
     try:
-        measures = measure_and_report(fitted_run, folder)
+        measures = fitted_run.measure_and_report(folder)
     except KeyboardInterrupt as error:
         fact = "interrupted; the fit itself is done and saved"
         hint = f"to measure it: {fitted_run.settings.command} --resume"

@@ -140,32 +140,36 @@ def write_evolution(
     side = 8
     if pictures.ndim == 4:
         side = 6  # colors make a .gif large
-    if model.known is None:
-        snapshots = model.evolution(
-            side**2, random_state=seed, n_snapshots=_N_SNAPSHOTS
-        )
-    else:
-        spread = np.linspace(0, len(pictures) - 1, side**2).astype(int)
-        completed = model.evolution(
-            1, random_state=seed, n_snapshots=_N_SNAPSHOTS, X=pictures[spread]
-        )
-        snapshots = completed[:, :, 0]
-    images = []
-    for snapshot in np.asarray(snapshots):
+    frames = []
+    for snapshot in _draw_snapshots(model, pictures, side**2, seed):
         pixels = as_bytes(snapshot, model.plan_.layout.n_pixel_values)
         arranged, _ = arrange_by_class(pixels, None, side)
-        images.append(make_grid(arranged, _SHOWN_SIDE_OF_ANIMATION, ground=_GRAY))
-    milliseconds = [_FRAME_MILLISECONDS] * len(images)
+        frames.append(make_grid(arranged, _SHOWN_SIDE_OF_ANIMATION, ground=_GRAY))
+    milliseconds = [_FRAME_MILLISECONDS] * len(frames)
     milliseconds[-1] = _LAST_FRAME_MILLISECONDS
     write_image(
         path,
-        images[0],
+        frames[0],
         "GIF",
         save_all=True,
-        append_images=images[1:],
+        append_images=frames[1:],
         duration=milliseconds,
         loop=0,
     )
+
+
+def _draw_snapshots(
+    model: ImageFlow, pictures: NDArray[Any], n: int, seed: int
+) -> NDArray[Any]:
+    """Snapshots (s, n, h, w[, c]) of n samples, or of completions of n pictures."""
+    if model.known is None:
+        samples = model.evolution(n, random_state=seed, n_snapshots=_N_SNAPSHOTS)
+        return np.asarray(samples)
+    evenly_spaced = np.linspace(0, len(pictures) - 1, n).astype(int)
+    completed = model.evolution(
+        1, random_state=seed, n_snapshots=_N_SNAPSHOTS, X=pictures[evenly_spaced]
+    )
+    return np.asarray(completed)[:, :, 0]
 
 
 def read_pictures(path: Path, layout: Layout, *, resize: bool) -> NDArray[Any]:

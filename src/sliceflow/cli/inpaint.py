@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,16 +62,8 @@ def inpaint(  # noqa: PLR0913, a parameter for each flag
     y = find_class(model, label, run)
     # None leaves the known part to a model that was fitted for one.
     given_part = None if known is None else known_part
-    try:
+    with _hints_at_flags(run):
         completed = model.inpaint(pictures, given_part, n=n, y=y, random_state=seed)
-    except ParameterError as error:
-        if error.parameter != "save_rows":
-            raise
-        hint = (
-            "sliceflow fit … --save-rows saves the pictures, for any part; "
-            "sliceflow fit … --known fits one part"
-        )
-        raise CommandError(f"{run} {error.fact}", hint) from error
     completions = np.asarray(completed)
     if out.suffix.lower() == ".png":
         _write_grid(out, pictures, known_part, completions, layout)
@@ -85,6 +79,21 @@ def inpaint(  # noqa: PLR0913, a parameter for each flag
     }
     text = f"wrote {n} completions of each of {len(pictures)} pictures to {out}"
     return Result(found, text)
+
+
+@contextmanager
+def _hints_at_flags(run: Path) -> Iterator[None]:
+    """Name the flags of a fit in the error of a model that keeps no pictures."""
+    try:
+        yield
+    except ParameterError as error:
+        if error.parameter != "save_rows":
+            raise
+        hint = (
+            "sliceflow fit … --save-rows saves the pictures, for any part; "
+            "sliceflow fit … --known fits one part"
+        )
+        raise CommandError(f"{run} {error.fact}", hint) from error
 
 
 def _not_of_pictures(run: Path) -> UsageError:

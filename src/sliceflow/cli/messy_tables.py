@@ -38,7 +38,7 @@ class Problem(NamedTuple):
 
 
 def find_free_text(df: pd.DataFrame, kinds: Mapping[str, str]) -> list[str]:
-    """The names of columns that hold free text, of which no kind is given."""
+    """The names of columns of free text, unless the user says what kind they are."""
     names = []
     for column_index, name in enumerate(df.columns):
         cells = df.iloc[:, column_index]
@@ -70,7 +70,7 @@ def note_free_text(name: str) -> str:
 def report_on_all_columns(df: pd.DataFrame, kinds: Mapping[str, str]) -> Iterator[None]:
     """Turn the error about one column into a report on all columns.
 
-    `kinds` are those that the flags give.
+    `kinds` are the kinds of columns that flags say.
     """
     try:
         yield

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from sliceflow import ImageFlow, TableFlow
     from sliceflow.app.tables import Stage
+    from sliceflow.cli.table_run import TableRun
     from sliceflow.estimators.pictures.layout import Layout
 
 # Bytes of an upload. The page's own scripts have the same limits.
@@ -151,7 +152,7 @@ class TableWork:
         set_stage: Callable[[Stage], None],
     ) -> JsonObject:
         """Fit all rows, and measure as ``sliceflow evaluate`` does."""
-        from sliceflow.cli import evaluate, measures, report
+        from sliceflow.cli.table_run import TableRun
 
         columns = [f"{column}={kind}" for column, kind in kinds.items()]
         settings = Settings(
@@ -165,31 +166,16 @@ class TableWork:
         except DataError as error:
             raise _as_page_error(error) from error
         seconds = time.monotonic() - started_at
-        set_stage("drawing")
         whole = TableInput(PurePath(name).stem, df)
         train, held_out = hold_out(whole, settings.holdout)
         silent = Output(silent=True, progress=False)
-        run = measures.FittedRun(settings, model, train, held_out, silent)
-        samples = measures.draw_samples(run)
-        attacks = None
-        if is_attacked and held_out is not None:
-            set_stage("attacking")
-            attacks = evaluate.attack_half(run, evaluate.N_SHADOWS)
-        set_stage("measuring")
-        measured = measures.measure_fit(run, samples, attacks)
+        run = TableRun(settings, train, held_out, silent, model)
+        report = _report_on_run(run, seconds, is_attacked, set_stage)
         self._model = model
-        config = {
-            "data": train.summary(held_out),
-            "command": settings.command,
-            "seconds": seconds,
-        }
-        return {
-            "report": report.render(config, measured.json, model, train, samples),
-            "verdict": measured.json["verdict"],
-        }
+        return report
 
     def sample(self, n: int, seed: int, given: dict[str, str]) -> bytes:
-        """New rows as CSV, all of which have what is given."""
+        """New rows as CSV, with what is given in each of them."""
         from sliceflow.estimators.tables.files import as_csv
 
         model = self._fitted_model()
@@ -213,6 +199,29 @@ class TableWork:
         if self._model is None:
             raise ValueError("there is no fitted table; fit one first")
         return self._model
+
+
+def _report_on_run(
+    run: TableRun, seconds: float, is_attacked: bool, set_stage: Callable[[Stage], None]
+) -> JsonObject:
+    """The report on a fit that took so many seconds, and its verdict."""
+    from sliceflow.cli import evaluate, report
+
+    set_stage("drawing")
+    samples = run.draw_samples()
+    attacks = None
+    if is_attacked and run.held_out is not None:
+        set_stage("attacking")
+        attacks = evaluate.attack_half(run, evaluate.N_SHADOWS)
+    set_stage("measuring")
+    measured = run.measure(samples, attacks)
+    config = {
+        "data": run.train.summary(run.held_out),
+        "command": run.settings.command,
+        "seconds": seconds,
+    }
+    page = report.render(config, measured.json, run.train, run.describe(samples))
+    return {"report": page, "verdict": measured.json["verdict"]}
 
 
 def _as_page_error(error: DataError) -> CommandError:

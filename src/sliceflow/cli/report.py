@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import io
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sliceflow.app.pictures import as_bytes
-from sliceflow.cli.data import Input, PictureInput, TableInput
-from sliceflow.cli.drawn_samples import PictureSamples, Samples, TableSamples
+from sliceflow.cli.data import BaseInput, PictureInput
 from sliceflow.cli.grids import arrange_by_class, make_grid
 from sliceflow.wording import format_duration
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from PIL.Image import Image
 
-    from sliceflow import ImageFlow, TableFlow
     from sliceflow.app.server import JsonObject
     from sliceflow.metrics.table_comparison import ColumnPair
 
@@ -47,9 +46,8 @@ _PLOTTED_QUANTILES = (0.005, 0.995)
 def render(
     config: JsonObject,
     measures: JsonObject,
-    model: ImageFlow | TableFlow,
-    train: Input,
-    samples: Samples,
+    train: BaseInput,
+    content: JsonObject,
     animation: Path | None = None,
 ) -> str:
     """The page as HTML.
@@ -57,14 +55,11 @@ def render(
     Parameters
     ----------
     config, measures : the contents of config.json and evaluation.json
-    model : the fitted model
     train : the data that were fitted
-    samples : new rows of the model, and their labels
-    animation : the file of an animation, or None
+    content : what `describe_pictures` or `describe_columns` says of samples
+    animation : the file of an animation; None, or no such file, shows none
     """
     from jinja2 import Environment, FileSystemLoader
-
-    from sliceflow import TableFlow
 
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -76,19 +71,12 @@ def render(
     environment.filters["sentence"] = _as_sentence
     environment.filters["share"] = _format_share
     environment.filters["seconds"] = format_duration
-    if isinstance(model, TableFlow):
-        noun = "rows"
-        assert isinstance(train, TableInput), "the model is one of a table"
-        assert isinstance(samples, TableSamples), "the model is one of a table"
-        content = _describe_columns(model, train, samples.x)
-    else:
-        noun = "pictures"
-        assert isinstance(train, PictureInput), "the model is one of pictures"
-        assert isinstance(samples, PictureSamples), "the model is one of pictures"
-        content = _describe_pictures(model, train, samples)
+    evolution = None
+    if animation is not None and animation.exists():
+        evolution = _embed_animation(animation)
     pairs = measures["details"].get("pairs") or []
     html: str = environment.get_template("report.html.j2").render(
-        title=f"{train.name}: new {noun}",
+        name=train.name,
         config=config,
         data=config["data"],
         measures=measures,
@@ -96,7 +84,7 @@ def render(
         pairs=pairs[:_N_WORST_PAIRS],
         rules=measures["details"].get("rules") or [],
         n_rules=_N_RULES,
-        evolution=None if animation is None else _embed_animation(animation),
+        evolution=evolution,
         bars_size=(_PLOT_WIDTH, _PLOT_HEIGHT),
         **content,
     )
@@ -121,23 +109,35 @@ def _format_number(value: float | None) -> str:
     return "–" if value is None else f"{value:.3g}"
 
 
-def _describe_pictures(
-    model: ImageFlow, train: PictureInput, samples: PictureSamples
+def describe_pictures(
+    train: PictureInput,
+    x: NDArray[Any],
+    labels: NDArray[Any] | None,
+    *,
+    mirror: bool,
 ) -> JsonObject:
-    """A grid of samples for each class, or one of all, and a grid of neighbors."""
+    """A grid of samples for each class, or one of all, and a grid of neighbors.
+
+    The samples `x` have these labels. With `mirror`, mirror images of training pictures
+    may be neighbors.
+    """
     from sliceflow import metrics
 
-    rows, names = arrange_by_class(samples.x, samples.labels)
-    content: JsonObject = {"n_classes": len(names), "classes": []}
+    rows, names = arrange_by_class(x, labels)
+    content: JsonObject = {
+        "noun": "pictures",
+        "n_classes": len(names),
+        "classes": [],
+    }
     for name, row in zip(names[:_MAX_CLASSES], rows, strict=False):
         alt = f"{len(row)} samples of class {name}"
         content["classes"].append((name, _embed(_grid(row[None], train), alt)))
     if not names:
         alt = f"A grid of {len(rows)} by {rows.shape[1]} samples"
         content["samples"] = _embed(_grid(rows, train), alt)
-    first = samples.x[:_N_NEIGHBOR_ROWS]
+    first = x[:_N_NEIGHBOR_ROWS]
     k = min(_N_NEIGHBORS, len(train.x))
-    neighbors, _ = metrics.nearest_pictures(first, train.x, k, mirror=model.mirror)
+    neighbors, _ = metrics.nearest_pictures(first, train.x, k, mirror=mirror)
     beside = np.concatenate((first[:, None], neighbors), axis=1)
     alt = "Each row: a sample, then its nearest training pictures"
     content["neighbors"] = _embed(_grid(beside, train), alt)
@@ -149,23 +149,34 @@ def _grid(pictures: NDArray[Any], data: PictureInput) -> Image:
     return make_grid(as_bytes(pictures, data.n_pixel_values), ground=_GRAY)
 
 
-def _describe_columns(
-    model: TableFlow, train: TableInput, new: pd.DataFrame
+def describe_columns(
+    real: pd.DataFrame, new: pd.DataFrame, kinds: Mapping[Hashable, str]
 ) -> JsonObject:
-    """The first rows of samples, and a small plot for every column."""
-    real = train.fitted_rows
+    """The first rows of samples, and a small plot for every column.
+
+    Parameters
+    ----------
+    real, new : the rows that were fitted, and the samples
+    kinds : what each column was understood as
+    """
     names = [name for name in real.columns if name in new]
     plots = []
     identifiers = []
     for name in names:
-        kind = model.kinds_.get(str(name))
+        kind = kinds.get(str(name))
         if kind == "identifier":
             identifiers.append(name)
         elif kind != "drop":
             plots.append(_plot_column(str(name), real[name], new[name]))
     text = new[names].head(_N_TABLE_ROWS).to_csv(index=False)
     rows = list(csv.reader(io.StringIO(text)))[1:]  # without the names
-    return {"names": names, "rows": rows, "plots": plots, "identifiers": identifiers}
+    return {
+        "noun": "rows",
+        "names": names,
+        "rows": rows,
+        "plots": plots,
+        "identifiers": identifiers,
+    }
 
 
 def _heat_maps(pairs: list[ColumnPair], columns: list[str]) -> list[JsonObject]:
@@ -205,7 +216,7 @@ def _heat_map(title: str, names: list[str], values: NDArray[Any]) -> JsonObject:
 
 
 class _ComparedShares(NamedTuple):
-    """Shares of real and of new cells, with a label for each, and those of the ends."""
+    """Shares of real and of new cells, a label for each, and labels of both ends."""
 
     real: NDArray[Any]
     new: NDArray[Any]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from sliceflow import ImageFlow, SlicedWassersteinFlow, TableFlow
     from sliceflow.app.server import JsonObject
+    from sliceflow.base.protocols import HistoryColumns
 
     Model = SlicedWassersteinFlow | ImageFlow | TableFlow
 
@@ -172,6 +173,14 @@ class RunFolder:
     def write_text(self, name: str, text: str) -> None:
         """Write a text file, whole or not at all."""
         write_atomically(self / name, lambda file: file.write(text.encode()))
+
+    def write_history(self, history: HistoryColumns) -> None:
+        """Write the steps of a fit as a table."""
+        import pandas as pd
+
+        from sliceflow.estimators.tables.files import write_table
+
+        write_table(pd.DataFrame(history), self / "history.csv")
 
     def read_json(self, name: str) -> JsonObject:
         """The object in a JSON file of the run."""

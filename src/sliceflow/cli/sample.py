@@ -69,13 +69,7 @@ def sample(
         if is_stdout(out):
             return None
     else:
-        from sliceflow import ImageFlow  # imports torch, which a table does not need
-
-        is_image_flow = isinstance(model, ImageFlow)
-        _check_request(PICTURES if is_image_flow else _VECTORS, out, label, given)
-        if isinstance(model, ImageFlow) and model.known is not None:
-            fact = f"{run} completes pictures, and makes none"
-            raise UsageError(fact, "use sliceflow inpaint")
+        _check_request(_kind_of_flow(model, run), out, label, given)
         _sample_flow(model, out, n, find_class(model, label, run), seed)
     found = {
         "out": str(out),
@@ -123,8 +117,20 @@ def _check_request(
         raise UsageError("--given is for tables", "pass --label for a class")
 
 
+def _kind_of_flow(model: SlicedWassersteinFlow | ImageFlow, run: Path) -> str:
+    """What a flow makes; an error if it completes pictures, and makes none."""
+    from sliceflow import ImageFlow  # imports torch, which a table does not need
+
+    if not isinstance(model, ImageFlow):
+        return _VECTORS
+    if model.known is not None:
+        fact = f"{run} completes pictures, and makes none"
+        raise UsageError(fact, "use sliceflow inpaint")
+    return PICTURES
+
+
 def _draw_rows(model: TableFlow, n: int, given: list[str], seed: int) -> pd.DataFrame:
-    """A DataFrame of n new rows, all of which have what is given."""
+    """A DataFrame of n new rows, with what is given in each of them."""
     conditions = parse_given_flags(model, given)
     return model.sample(n, given=conditions or None, random_state=seed)
 

@@ -80,8 +80,8 @@ def _component_scores(
     fitted_rows = as_flat_rows(subsample(train, settings.max_rows))
     mean, axes = distances.principal_axes(fitted_rows, _N_COMPONENTS)
 
-    def components(images: NDArray[Any]) -> NDArray[Any]:
-        rows = as_flat_rows(images)
+    def components(pictures: NDArray[Any]) -> NDArray[Any]:
+        rows = as_flat_rows(pictures)
         blocks = [
             (rows[block] - mean) @ axes.T / half_range
             for block in chunks(len(rows), _ROWS_PER_BLOCK)
@@ -155,12 +155,14 @@ def _memorized_halves(
     return Score(memorized, reference_copy_rate(len(held_out)))
 
 
-def _thumbnails(images: NDArray[Any], factor: int) -> NDArray[Any]:
+def _thumbnails(pictures: NDArray[Any], factor: int) -> NDArray[Any]:
     """Means of squares of pixels; what does not fill a square is left out."""
-    n = images.shape[0]
-    h = images.shape[1] // factor
-    w = images.shape[2] // factor
-    whole = images[:, : h * factor, : w * factor].reshape(n, h * factor, w * factor, -1)
+    n = pictures.shape[0]
+    h = pictures.shape[1] // factor
+    w = pictures.shape[2] // factor
+    whole = pictures[:, : h * factor, : w * factor].reshape(
+        n, h * factor, w * factor, -1
+    )
     total = np.zeros((n, h, w, whole.shape[-1]))
     for top in range(factor):
         for left in range(factor):

@@ -39,8 +39,8 @@ _PENALTIES = np.geomspace(1e-6, 1e3, 19)
 _MAX_TREE_ROWS = 4_000
 # With fewer rows, all columns count as relevant: these are too few to choose by.
 _MIN_TREE_ROWS = 10
-# Squares of standardized columns are clamped at those of three standard deviations, so
-# that outliers do not dominate them.
+# Squares of standardized columns are clamped at this, the square of three standard
+# deviations, so that outliers do not dominate them.
 _MAX_SQUARE = 9.0
 # Columns that vary by less than this share of their largest value hold rounding errors.
 _MIN_RELATIVE_DEVIATION = 1e-12
@@ -214,7 +214,7 @@ def _leave_one_out_error(residuals: Tensor, leverage: Tensor) -> float:
 
 
 class _Products(NamedTuple):
-    """The sums over rows of which a regression on features is made."""
+    """The sums over rows that a regression on features needs."""
 
     feature_mean: Tensor  # (f,)
     gram: Tensor  # (f, f), products of centered features

@@ -259,8 +259,7 @@ class LocalSampler:
         Parameters
         ----------
         y0 : conditions (q, l)
-        exclude : for each condition, the index (q,) of a row that is not to be a
-        neighbor
+        exclude : (q,), for each condition the index of a row that must be no neighbor
         max_components : the most regressions along which neighbors move
         density_at : points (q, d) whose log densities given y0 are computed, too
         """
@@ -293,7 +292,7 @@ class LocalSampler:
         distinct, inverse, counts = torch.unique(
             y0, dim=0, return_inverse=True, return_counts=True
         )
-        # The indices of y0, those of equal conditions side by side.
+        # The indices of y0, with equal conditions side by side.
         grouped = torch.argsort(inverse, stable=True)
         first_of_group = torch.cumsum(counts, 0) - counts
         samples = torch.empty(len(y0), self.x.shape[1], dtype=torch.float64)

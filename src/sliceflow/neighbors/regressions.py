@@ -42,7 +42,7 @@ _MIN_RIDGE = 1e-9
 # The penalty of the intercept. It should have none; this only keeps the matrix
 # invertible.
 _INTERCEPT_RIDGE = 1e-12
-# Sums of squared residuals are at least this share of those of x, and at least
+# Sums of squared residuals are at least this share of the squares of x, and at least
 # _MIN_RESIDUAL_SQUARES, so that a perfect regression has a finite density.
 _MIN_UNEXPLAINED_SHARE = 1e-9
 _MIN_RESIDUAL_SQUARES = 1e-100
@@ -55,7 +55,7 @@ class Neighborhoods:
     """Neighbors of q conditions, moved to these by regressions."""
 
     x: Tensor  # (q, k, d), the adjusted rows
-    weights: Tensor  # (q, k); those of a condition sum to 1
+    weights: Tensor  # (q, k); the weights of a condition sum to 1
     components: Tensor  # (q, k), the regression to which each row belongs
     row_indices: Tensor  # (q, k)
     inflation: Tensor  # (q,), √(n/(n − p)) for p coefficients on n effective rows

@@ -83,7 +83,7 @@ def sample_neighborhoods(
         return NeighborhoodDraws(x, chosen[:, :n])
     centered = center_components(neighborhoods)
     scaled = centered.x * centered.inverse_scale
-    nearest = _noise_rows(chosen, scaled, neighborhoods.components)
+    nearest = _noise_row_indices(chosen, scaled, neighborhoods.components)
     noise_rows = _take_rows(centered.x, nearest.flatten(1)).view(*nearest.shape, d)
 
     noise = _draw_noise(noise_rows[:, :n], seed.child("noise"), first)
@@ -125,7 +125,7 @@ def _covariance_scaling(
     return neighborhoods.inflation[:, None, None] * transport
 
 
-def _noise_rows(chosen: Tensor, x: Tensor, components: Tensor) -> Tensor:
+def _noise_row_indices(chosen: Tensor, x: Tensor, components: Tensor) -> Tensor:
     """Indices (q, m, N_NOISE_ROWS) of the rows nearest to the rows `chosen` (q, m).
 
     x (q, k, d) is centered within components, so a component of few rows borrows rows
@@ -135,14 +135,17 @@ def _noise_rows(chosen: Tensor, x: Tensor, components: Tensor) -> Tensor:
     if chosen.shape[1] < k:
         return _nearest_within(chosen, x, components)
     # With more draws than rows, find the neighbors of every row once.
-    all_rows = torch.arange(k).expand(q, k)
-    return _take_rows(_nearest_within(all_rows, x, components), chosen)
+    all_indices = torch.arange(k).expand(q, k)
+    return _take_rows(_nearest_within(all_indices, x, components), chosen)
 
 
-def _nearest_within(rows: Tensor, x: Tensor, components: Tensor) -> Tensor:
-    """The rows of x (q, k, d) nearest to `rows` (q, m), the same component first."""
-    other = components.gather(1, rows)[..., None] != components[:, None]
-    distances = torch.cdist(_take_rows(x, rows), x) + _OTHER_COMPONENT * other
+def _nearest_within(indices: Tensor, x: Tensor, components: Tensor) -> Tensor:
+    """Indices (q, m, r) of the rows of x (q, k, d) nearest to those with `indices`.
+
+    Rows of the same component come first. `indices` are (q, m).
+    """
+    is_other = components.gather(1, indices)[..., None] != components[:, None]
+    distances = torch.cdist(_take_rows(x, indices), x) + _OTHER_COMPONENT * is_other
     n_nearest = min(N_NOISE_ROWS, x.shape[1])
     return torch.topk(distances, n_nearest, dim=2, largest=False).indices
 

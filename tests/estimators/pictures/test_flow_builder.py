@@ -20,6 +20,7 @@ from sliceflow.engine.transports import (
 from sliceflow.estimators.pictures import schedules
 from sliceflow.estimators.pictures.costs import directions_per_stage
 from sliceflow.estimators.pictures.flow_builder import PictureFlowBuilder
+from sliceflow.estimators.pictures.layout import Layout
 from sliceflow.estimators.pictures.pyramid import PyramidSubspace
 from sliceflow.estimators.pictures.tiles import RandomPatches, Tiles
 
@@ -111,3 +112,22 @@ def test_classes_apart_and_shared_maps_reach_the_engine():
     assert shared.map_sharing == "shared"
     assert shared.shared_condition_dim == 3
     assert shared.stages[0].transport.n_shared_classes == 3
+
+
+def test_stages_know_their_place_among_the_others():
+    def marks(**changes):
+        stages = builder("6[1]=1 6[3] 6[1]=1 6[1]=1", **changes).placed_stages
+        return [
+            (s.is_single_pixels, s.is_before_single_pixels, s.is_last_of_patches)
+            for s in stages
+        ]
+
+    assert marks() == [
+        (True, False, False),
+        (False, True, True),
+        (True, True, False),
+        (True, False, False),
+    ]
+    no_single_pixels = [(False, False, False)] * 3 + [(False, False, True)]
+    assert marks(patch_basis="random") == no_single_pixels
+    assert marks(layout=Layout(6, 6, 3, "uint8", 256)) == no_single_pixels

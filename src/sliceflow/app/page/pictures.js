@@ -35,7 +35,7 @@ const Pictures = (() => {
   }
 
   /** Show pictures in an element. describe(i) is the text of picture i. */
-  function showImages(id, sources, describe) {
+  function showPictures(id, sources, describe) {
     const images = sources.map((source, i) => makeImage(source, describe(i)));
     find(id).replaceChildren(...images);
   }
@@ -58,7 +58,7 @@ const Pictures = (() => {
     find(id).replaceChildren(...buttons);
   }
 
-  return { openFirst, showImages, showChoices };
+  return { openFirst, showPictures, showChoices };
 })();
 
 /* The tab Pictures: samples, and one of them on its way. */
@@ -114,7 +114,7 @@ const Pictures = (() => {
       find("nearest-text").textContent = hasNeighbors
         ? "The nearest first. A copy would look the same."
         : answer.data;
-      Pictures.showImages("nearest", answer.nearest, (i) => `Training picture ${i + 1}`);
+      Pictures.showPictures("nearest", answer.nearest, (i) => `Training picture ${i + 1}`);
       find("chosen").scrollIntoView({ block: "nearest" });
       return `Sample ${index + 1}.`;
     });
@@ -361,7 +361,7 @@ const Pictures = (() => {
         seed: find("complete-seed").value,
       });
       const describe = (i) => (i === 0 ? "The original" : `Completion ${i}`);
-      Pictures.showImages("completions", [picture, ...pictures], describe);
+      Pictures.showPictures("completions", [picture, ...pictures], describe);
       return `${pictures.length} completions. The first picture is the original.`;
     });
   });

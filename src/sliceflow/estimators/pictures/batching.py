@@ -85,12 +85,12 @@ def divide_pictures(plan: PicturePlan, data: PictureData, seed: Seed) -> list[Te
     batch_size = plan.batch_size
     if batch_size is None:
         return []
-    if plan.n_moved_particles > batch_size or data.n_all <= batch_size:
+    if plan.n_moved_particles > batch_size or data.n_pictures <= batch_size:
         return []
     if data.device.type != "cpu" or plan.map_sharing == "shared":
         return []
-    order = seed.child("order").permutation(data.n_all)
-    class_slices = ClassSlices((0, data.n_all))
+    order = seed.child("order").permutation(data.n_pictures)
+    class_slices = ClassSlices((0, data.n_pictures))
     n_classes = plan.n_separate_classes
     if n_classes and data.own_y is not None:
         # Class by class, at random within each.
@@ -117,7 +117,7 @@ def batches_of_steps(
     """
     return make_batches(
         plan.n_moved_particles,
-        data.n_all,
+        data.n_pictures,
         plan.batch_size,
         seed,
         data.device,

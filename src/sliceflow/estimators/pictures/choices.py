@@ -103,16 +103,16 @@ def choose_shrinkage(
     shrinkage: Literal["auto"] | float,
     n_per_map: float,
     n_steps: int,
-    mosaics: bool = False,
+    starts_as_mosaics: bool,
 ) -> float:
     """Choose κ for maps that are fitted to `n_per_map` different pictures.
 
-    `n_steps` is the number of steps per stage, and `mosaics` says whether particles
-    start as mosaics.
+    `n_steps` is the number of steps per stage, and `starts_as_mosaics` whether
+    particles start as mosaics.
     """
     if shrinkage != "auto":
         return float(shrinkage)
-    if mosaics:
+    if starts_as_mosaics:
         return MOSAIC_SHRINKAGE
     noise = math.sqrt(n_steps / max(1.0, n_per_map))
     return min(MAX_SHRINKAGE, SHRINKAGE_FACTOR * noise)
@@ -215,13 +215,13 @@ def choose_amplifier(
     """
     if n_classes == 0:
         return 0.0
-    histograms = _uses_histograms(transport, m + n)
+    uses_histograms = _uses_histograms(transport, m + n)
     if amplifier == "auto":
-        if histograms and n >= MIN_PICTURES_PER_CLASS * n_classes:
+        if uses_histograms and n >= MIN_PICTURES_PER_CLASS * n_classes:
             return math.inf
         return SHARED_AMPLIFIER
     xi = float(amplifier)
-    if resolve_map_sharing(xi, n_classes) == "separate" and not histograms:
+    if resolve_map_sharing(xi, n_classes) == "separate" and not uses_histograms:
         raise _no_histograms_error(
             "amplifier", xi, m, n, "a finite amplifier such as 10"
         )
@@ -246,9 +246,9 @@ def choose_n_clusters(
     n : number of pictures, including mirror images
     shape : (c, h, w) of a picture
     """
-    histograms = _uses_histograms(parameters.transport, m + n)
+    uses_histograms = _uses_histograms(parameters.transport, m + n)
     if parameters.n_clusters == "auto":
-        if not histograms:
+        if not uses_histograms:
             return 1
         return max(1, min(_auto_n_clusters(parameters, n, shape, device), m))
     k = int(parameters.n_clusters)
@@ -258,7 +258,7 @@ def choose_n_clusters(
         k,
         f"at most {min(m, n)}: each cluster needs a particle and a picture",
     )
-    if k > 1 and not histograms:
+    if k > 1 and not uses_histograms:
         raise _no_histograms_error("n_clusters", k, m, n, "n_clusters=1")
     return k
 
@@ -353,7 +353,7 @@ def choose_patch_basis(
     """
     if patch_basis != "auto":
         return patch_basis
-    stride = max(1, data.n_all // MAX_PICTURES_FOR_BASIS)
+    stride = max(1, data.n_pictures // MAX_PICTURES_FOR_BASIS)
     subset = data.pixel_points[:, data.indices % stride == 0].float()
     brightness = subset / data.layout.max_pixel_value
     darkest_gray, lightest_gray = GRAY_RANGE

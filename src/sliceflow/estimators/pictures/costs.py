@@ -77,7 +77,7 @@ def _pixel_bytes(plan: PicturePlan) -> int:
 
 def fit_seconds(plan: PicturePlan) -> float:
     """About how long a fit takes on its device."""
-    # All particles are moved; those of the batch are also projected before.
+    # All particles are moved; the particles of the batch are also projected before.
     n_points = (
         plan.n_moved_particles
         + _points_of_step(plan, plan.n_moved_particles)

@@ -33,12 +33,11 @@ from sliceflow.estimators.pictures.parameters import (
     PictureParameters,
     Preset,
     Quality,
-    require_valid_parameters,
 )
 from sliceflow.estimators.pictures.plan import PicturePlan
 from sliceflow.estimators.pictures.rows import PictureRows
 from sliceflow.saved_types import ArraySpec
-from sliceflow.validation import require_int
+from sliceflow.validation import require_int, with_plain_numbers
 
 
 class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PicturePlan, PictureArray]):
@@ -233,12 +232,12 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PicturePlan, PictureA
         Examples
         --------
         >>> from sklearn.datasets import load_digits
-        >>> images = load_digits().images.astype("uint8")
+        >>> pictures = load_digits().images.astype("uint8")
         >>> flow = ImageFlow(
         ...     n_pixel_values=17, steps_per_stage=1, n_particles=500, save_rows=True
         ... )
-        >>> flow = flow.fit(images[:1000])
-        >>> flow.inpaint(images[1000:1002], "left", n=3, random_state=0).shape
+        >>> flow = flow.fit(pictures[:1000])
+        >>> flow.inpaint(pictures[1000:1002], "left", n=3, random_state=0).shape
         (2, 3, 8, 8)
         """
         model: FittedPictures = self._fitted_model()
@@ -308,7 +307,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PicturePlan, PictureA
         n_snapshots: int = 20,
         X: Any = None,
     ) -> PictureArray:
-        """Samples on their way from the start: those of `sample` for the same seed.
+        """Samples on their way from the start to what `sample` draws for the same seed.
 
         Parameters
         ----------
@@ -333,11 +332,11 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PicturePlan, PictureA
         Examples
         --------
         >>> from sklearn.datasets import load_digits
-        >>> images = load_digits().images.astype("uint8")
+        >>> pictures = load_digits().images.astype("uint8")
         >>> flow = ImageFlow(
         ...     n_particles=500, steps_per_stage=2, n_pixel_values=17, random_state=0
         ... )
-        >>> snapshots = flow.fit(images).evolution(3, random_state=1, n_snapshots=5)
+        >>> snapshots = flow.fit(pictures).evolution(3, random_state=1, n_snapshots=5)
         >>> snapshots.shape
         (5, 3, 8, 8)
         >>> bool((snapshots[-1] == flow.sample(3, random_state=1)).all())
@@ -380,9 +379,9 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PicturePlan, PictureA
         Examples
         --------
         >>> from sklearn.datasets import load_digits
-        >>> images = load_digits().images.astype("uint8")
+        >>> pictures = load_digits().images.astype("uint8")
         >>> flow = ImageFlow(n_particles=500, steps_per_stage=1, n_pixel_values=17)
-        >>> flow = flow.fit(images).set_sample_precision("float32")
+        >>> flow = flow.fit(pictures).set_sample_precision("float32")
         >>> flow.plan_.options.precision
         'float32'
         """
@@ -407,10 +406,23 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PicturePlan, PictureA
     def _validated_parameters(self) -> PictureParameters:
         """The parameters, checked, after the preset is applied."""
         self._require_shared_parameters(("mirror", "save_rows"))
-        by_name = self.get_params(deep=False)
-        require_valid_parameters(by_name)
-        by_name["options"] = self._options_or_defaults(ImageOptions)
-        parameters = PictureParameters.from_dict(by_name)
+        parameters = PictureParameters(
+            schedule=self.schedule,
+            n_particles=self.n_particles,
+            quality=self.quality,
+            steps_per_stage=self.steps_per_stage,
+            amplifier=self.amplifier,
+            n_pixel_values=self.n_pixel_values,
+            mirror=self.mirror,
+            known=self.known,
+            transport=self.transport,
+            patch_basis=self.patch_basis,
+            n_clusters=self.n_clusters,
+            preset=self.preset,
+            options=self._options_or_defaults(ImageOptions),
+        )
+        parameters.require_valid()
+        parameters = with_plain_numbers(parameters)
         if self.preset is None:
             return parameters
         defaults = type(self)()._validated_parameters()

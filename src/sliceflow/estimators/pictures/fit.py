@@ -109,7 +109,7 @@ class PictureAdapter:
         parameters = self.parameters
         data = PictureData.from_rows(rows, self.device, parameters.mirror)
         m = choices.choose_n_picture_particles(
-            parameters, data.n_all, data.n_classes, self.ranks.size, self.device
+            parameters, data.n_pictures, data.n_classes, self.ranks.size, self.device
         )
         wanted_amplifier = parameters.amplifier
         n_clusters = _choose_n_clusters(data, parameters, m)
@@ -117,7 +117,7 @@ class PictureAdapter:
             data = data.with_clusters(n_clusters, seed.child("data"), self.ranks)
             wanted_amplifier = math.inf  # clusters have separate maps
         amplifier = choices.choose_amplifier(
-            wanted_amplifier, parameters.transport, m, data.n_all, data.n_classes
+            wanted_amplifier, parameters.transport, m, data.n_pictures, data.n_classes
         )
 
         stores_maps = parameters.options.n_knots != 0
@@ -259,9 +259,9 @@ class PlannedPictureFit:
         data = self.data
         n_particles = self.plan.n_particles
         seed = self.seed.child("conditions")
-        pictures_of_kept = balanced_indices(data.n_all, n_particles, seed)
+        pictures_of_kept = balanced_indices(data.n_pictures, n_particles, seed)
         pictures_of_others = balanced_indices(
-            data.n_all, shard.total - n_particles, seed.child("further")
+            data.n_pictures, shard.total - n_particles, seed.child("further")
         )
         indices = torch.cat((pictures_of_kept, pictures_of_others))[shard.slice]
         pixel_points = data.gather_pictures(indices.to(data.device), self.ranks)
@@ -372,7 +372,7 @@ def _choose_n_clusters(data: PictureData, parameters: PictureParameters, m: int)
     if data.conditions is not None or parameters.known is not None:
         return 1
     return choices.choose_n_clusters(
-        parameters, m, data.n_all, data.layout.shape, data.device
+        parameters, m, data.n_pictures, data.layout.shape, data.device
     )
 
 

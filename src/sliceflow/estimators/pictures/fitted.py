@@ -61,7 +61,7 @@ class FittedPictures(ConditionsMixin):
     conditions: Conditions | None = None
     # (h, w), True where a pixel is known
     known: Annotated[np.ndarray, ArraySpec("h w", "bool")] | None = None
-    # The pictures of which mosaics are made; None if particles start as noise
+    # The pictures that mosaics are made of; None if particles start as noise
     mosaic_sources: (
         Annotated[Tensor, ArraySpec("n c h w", "uint8", n_difference_axes=3)] | None
     ) = None

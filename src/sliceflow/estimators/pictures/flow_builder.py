@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -35,6 +36,56 @@ from sliceflow.estimators.pictures.tiles import RandomPatches, Tiles
 
 
 @dataclass(frozen=True)
+class PlacedStage:
+    """A stage of a plan, with what depends on its place among the others."""
+
+    stage: PictureStage
+    index: int  # of the stage, from 0
+    coefficients: PyramidSubspace  # of its resolution
+    # Whether the stage moves each pixel of gray pictures by itself: then the
+    # distribution of each pixel becomes exact.
+    is_single_pixels: bool
+    is_before_single_pixels: bool  # whether the next stage is one of single pixels
+    is_last_of_patches: bool  # the last one that is not of single pixels
+
+    @property
+    def frame_seed_path(self) -> tuple[str | int, ...]:
+        """The branch of a flow's seed that draws the frames of the stage."""
+        # The names are part of every fitted model: others would draw other frames.
+        return "level", self.index, "frame", 0
+
+
+def place_stages(plan: PicturePlan) -> list[PlacedStage]:
+    """The stages of a plan in order, each with what depends on its place."""
+    channels, height, width = plan.layout.shape
+    are_single_pixels = [
+        _is_single_pixels(plan, stage) for stage in plan.picture_stages
+    ]
+    placed_stages = []
+    for i, stage in enumerate(plan.picture_stages):
+        later = are_single_pixels[i + 1 :]
+        placed = PlacedStage(
+            stage,
+            index=i,
+            coefficients=PyramidSubspace(
+                channels, height, width, stage.height, stage.width
+            ),
+            is_single_pixels=are_single_pixels[i],
+            is_before_single_pixels=len(later) > 0 and later[0],
+            is_last_of_patches=not are_single_pixels[i] and all(later),
+        )
+        placed_stages.append(placed)
+    return placed_stages
+
+
+def _is_single_pixels(plan: PicturePlan, stage: PictureStage) -> bool:
+    """Whether a stage moves each pixel of gray pictures by itself."""
+    coefficients = (1, stage.height, stage.width)
+    is_full_and_gray = coefficients == plan.layout.shape
+    return stage.patch == 1 and is_full_and_gray and plan.patch_basis != "random"
+
+
+@dataclass(frozen=True)
 class PictureFlowBuilder:
     """Builds the flow through the resolutions of a pyramid, for fitting and sampling.
 
@@ -48,12 +99,16 @@ class PictureFlowBuilder:
     device: torch.device
     is_known: Tensor | None = None  # (d, 1), True where a pixel is known
 
+    @cached_property
+    def placed_stages(self) -> list[PlacedStage]:
+        """The stages of the plan, which the flow has, too."""
+        return place_stages(self.plan)
+
     def flow_spec(self, noise_factors: tuple[float, ...] = ()) -> FlowSpec:
         """The engine's flow; a fit shrinks its maps by their noise."""
         plan = self.plan
-        stage_indices = range(len(plan.picture_stages))
         spec = FlowSpec(
-            stages=[self._stage(i) for i in stage_indices],
+            stages=[self._stage(placed) for placed in self.placed_stages],
             seed=self.seed.child("flow"),
             condition_dim=plan.n_classes,
             amplifier=plan.amplifier,
@@ -61,13 +116,15 @@ class PictureFlowBuilder:
         )
         if not noise_factors or not plan.shrinkage:
             return spec
-        unshrunk_stages = [i for i in stage_indices if self._has_single_pixels(i)]
+        unshrunk_stages = [
+            placed.index for placed in self.placed_stages if placed.is_single_pixels
+        ]
         return shrunk_flow(spec, plan.shrinkage, noise_factors, unshrunk_stages)
 
-    def frame_kind(self, i: int) -> Tiles | RandomPatches:
-        """The kind of frames of stage i, on the coefficients of its resolution."""
+    def frame_kind(self, placed: PlacedStage) -> Tiles | RandomPatches:
+        """The kind of frames of a stage, on the coefficients of its resolution."""
         plan = self.plan
-        stage = plan.picture_stages[i]
+        stage = placed.stage
         channels, height, width = plan.layout.shape
         if plan.patch_basis == "random":
             return RandomPatches(
@@ -84,18 +141,19 @@ class PictureFlowBuilder:
             stage.width,
             stage.patch,
             cosines=plan.patch_basis == "cosines",
-            precision=self._precision(i),
+            precision=self._precision(placed),
         )
 
-    def directions_of_step(self, i: int, step_index: int) -> int:
-        """The number of directions of a step of stage i."""
-        seed = self.seed.child("flow", *_frame_seed_path(i))
-        return self.frame_kind(i).directions_of_step(seed, step_index)
+    def directions_of_step(self, stage_index: int, step_index: int) -> int:
+        """The number of directions of a step."""
+        placed = self.placed_stages[stage_index]
+        seed = self.seed.child("flow", *placed.frame_seed_path)
+        return self.frame_kind(placed).directions_of_step(seed, step_index)
 
-    def _precision(self, i: int) -> torch.dtype | None:
-        """The dtype of the rotations of stage i; None takes that of the particles."""
+    def _precision(self, placed: PlacedStage) -> torch.dtype | None:
+        """The dtype of the rotations of a stage; None takes that of the particles."""
         # Single pixels become exact, which takes the particles' precision.
-        if self.device.type == "cpu" or self._has_single_pixels(i):
+        if self.device.type == "cpu" or placed.is_single_pixels:
             return None
         name = self.plan.options.precision
         if name == "auto":
@@ -103,47 +161,51 @@ class PictureFlowBuilder:
         precision: torch.dtype = getattr(torch, name)
         return precision
 
-    def _stage(self, i: int) -> Stage:
-        """Stage i, on the coefficients of its resolution."""
+    def _stage(self, placed: PlacedStage) -> Stage:
+        """The engine's stage, on the coefficients of its resolution."""
         plan = self.plan
-        stage = plan.picture_stages[i]
-        channels, height, width = plan.layout.shape
-        coefficients = PyramidSubspace(
-            channels, height, width, stage.height, stage.width
-        )
-        frame_kind, subspace = self._frame_kind_and_subspace(i, coefficients)
-        transport, max_knots = self._transport_and_max_knots(i)
+        stage = placed.stage
+        frame_kind, subspace = self._frame_kind_and_subspace(placed)
+        transport: Transport = plan.transport
+        max_knots = plan.n_knots
+        aligned_transport = self._aligned_transport(placed)
+        if aligned_transport is not None:
+            transport = aligned_transport
+            max_knots = MAX_SINGLE_PIXEL_BINS  # a knot for each of its bins
         taper = 0.0
-        if self._is_last_of_patches(i):
+        if placed.is_last_of_patches:
             taper = plan.options.taper
         return Stage(
             name=stage.name,
             frame_kind=frame_kind,
             n_steps=stage.n_steps,
             transport=transport,
-            step_size=self._step_size(coefficients),
+            step_size=self._step_size(placed.coefficients),
             taper=taper,
             stores_maps=plan.n_knots > 0,
             max_knots=max_knots,
             max_displacement=self._max_displacement(stage),
             subspace=subspace,
-            frame_seed_path=_frame_seed_path(i),
+            frame_seed_path=placed.frame_seed_path,
         )
 
     def _frame_kind_and_subspace(
-        self, i: int, coefficients: PyramidSubspace
+        self, placed: PlacedStage
     ) -> tuple[FrameKind, PyramidSubspace]:
-        """What makes the frames of stage i, and the subspace that particles move in.
+        """What makes the frames of a stage, and the subspace that particles move in.
 
         Both are of the coefficients, unless there are known pixels. Coefficients mix
         these with others. So particles then move as whole pictures, in which known
         pixels can stay, and only frames see coefficients.
         """
+        coefficients = placed.coefficients
+        frame_kind = self.frame_kind(placed)
         # Clipped before a stage of single pixels, ties at ±1 would stay ties.
-        clip = self.plan.options.clip and coefficients.is_whole
-        if self._has_single_pixels(i + 1):
-            clip = False
-        frame_kind = self.frame_kind(i)
+        clip = (
+            self.plan.options.clip
+            and coefficients.is_whole
+            and not placed.is_before_single_pixels
+        )
         if self.is_known is None:
             return frame_kind, replace(coefficients, clip=clip)
         channels, height, width = self.plan.layout.shape
@@ -166,40 +228,21 @@ class PictureFlowBuilder:
         n_values = self.plan.layout.dimension * min(1.0, covered)
         return 2 * math.sqrt(n_values)
 
-    def _has_single_pixels(self, i: int) -> bool:
-        """Whether stage i moves each pixel of gray pictures by itself.
+    def _aligned_transport(
+        self, placed: PlacedStage
+    ) -> AlignedHistogramTransport | None:
+        """The histograms of single pixels, if this is a stage of them; else None.
 
-        Such a stage makes the distribution of each pixel exact.
-        """
-        if i >= len(self.plan.picture_stages) or self.plan.patch_basis == "random":
-            return False
-        stage = self.plan.picture_stages[i]
-        coefficients = (1, stage.height, stage.width)
-        return stage.patch == 1 and coefficients == self.plan.layout.shape
-
-    def _is_last_of_patches(self, i: int) -> bool:
-        """Whether stage i is the last one that is not of single pixels."""
-        if self._has_single_pixels(i):
-            return False
-        later = range(i + 1, len(self.plan.picture_stages))
-        return all(self._has_single_pixels(k) for k in later)
-
-    def _transport_and_max_knots(self, i: int) -> tuple[Transport, int]:
-        """The transport of stage i, and the most knots that a map of it keeps.
-
-        A histogram of single pixels gets bins that begin and end where pixel values do:
-        so black stays black. Its maps keep a knot for each of these bins.
+        Their bins begin and end where pixel values do: so black stays black. Pixels of
+        floats, or of very many values, have none.
         """
         transport = self.plan.transport
         n_values = self.plan.layout.n_pixel_values
-        if (
-            self._has_single_pixels(i)
-            and isinstance(transport, HistogramTransport)
-            and n_values is not None
-            and n_values <= max(transport.n_bins, MAX_SINGLE_PIXEL_BINS)
-        ):
-            return _aligned_with_values(transport, n_values), MAX_SINGLE_PIXEL_BINS
-        return transport, self.plan.n_knots
+        if not placed.is_single_pixels or not isinstance(transport, HistogramTransport):
+            return None
+        if n_values is None or n_values > max(transport.n_bins, MAX_SINGLE_PIXEL_BINS):
+            return None
+        return _aligned_with_values(transport, n_values)
 
 
 def _aligned_with_values(
@@ -215,12 +258,6 @@ def _aligned_with_values(
     n_used = n_bins // n_values * n_values
     span = (-1.0, 2 * n_bins / n_used - 1)
     return AlignedHistogramTransport(n_bins, transport.batch_size, span)
-
-
-def _frame_seed_path(i: int) -> tuple[str | int, ...]:
-    """The branch of a flow's seed that draws the frames of stage i."""
-    # The names are part of every fitted model: others would draw other frames.
-    return "level", i, "frame", 0
 
 
 def replay_with_snapshots(

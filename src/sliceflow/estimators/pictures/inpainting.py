@@ -165,13 +165,14 @@ class _Completer:
         self.known = known
         self.seam = Seam(measured, known, shape, smooth=not are_drawings)
 
+        # Of the training pictures: components x of hidden pixels, and conditions y.
         self.known_pca = _fit_pca(rows[:, known], N_KNOWN_COMPONENTS)
         self.hidden_pca = _fit_pca(hidden, N_HIDDEN_COMPONENTS)
         known_scores = _scores(self.known_pca, rows[:, known])
         self.x = _scores(self.hidden_pca, hidden)
-        self.features = FeatureMap.from_data(known_scores, N_RANDOM_FEATURES)
-        self.slopes = _condition_slopes(self.features, known_scores, self.x)
-        self.y = projected_features(self.features, known_scores, self.slopes)
+        self.feature_map = FeatureMap.from_data(known_scores, N_RANDOM_FEATURES)
+        self.slopes = _condition_slopes(self.feature_map, known_scores, self.x)
+        self.y = projected_features(self.feature_map, known_scores, self.slopes)
 
         self.detail: Floats | None = None  # pixels minus their components
         if not are_drawings:
@@ -181,7 +182,7 @@ class _Completer:
     def draw_by_class(
         self, rows: NDArray[np.float32], n: int, classes: PictureClasses, seed: Seed
     ) -> Floats:
-        """Hidden pixels (m, n, hidden) of pictures (m, d), by those of their class."""
+        """Hidden pixels (m, n, hidden) of pictures (m, d), learned from their class."""
         hidden = np.empty((len(rows), n, int((~self.known).sum())))
         for i, class_index in enumerate(np.unique(classes.given)):
             given = np.flatnonzero(classes.given == class_index)
@@ -197,12 +198,12 @@ class _Completer:
         `training` are the indices of the training pictures to learn from.
         """
         known_scores = _scores(self.known_pca, rows[:, self.known])
-        y = projected_features(self.features, known_scores, self.slopes)
-        x, neighbor = self._local_sampler(training).sample(
+        y = projected_features(self.feature_map, known_scores, self.slopes)
+        drawn = self._local_sampler(training).sample(
             y, n * DRAWS_PER_COMPLETION, seed, max_components=1
         )
-        draws = x.numpy()  # (m, 8n, components)
-        neighbors = training[neighbor.numpy()]  # (m, 8n)
+        draws = drawn.x.numpy()  # (m, 8n, components)
+        neighbors = training[drawn.row_indices.numpy()]  # (m, 8n)
         at_seam = self._pixels(draws, neighbors, self.seam.hidden_of_pair)
         best = self.seam.choose(rows, at_seam, seed.child("continuing"))
         draws = np.take_along_axis(draws, best[..., None], 1)
@@ -262,13 +263,15 @@ class _Completer:
         return _ToneCurve(increasing, real_quantiles)
 
 
-def _condition_slopes(view: FeatureMap, known_scores: Tensor, x: Tensor) -> Tensor:
-    """The slopes (f, m) by which a view of known pixels gives the condition y.
+def _condition_slopes(
+    feature_map: FeatureMap, known_scores: Tensor, x: Tensor
+) -> Tensor:
+    """The slopes (f, m) by which features of known pixels give the condition y.
 
     These are the main components of what a ridge regression predicts of x.
     """
-    slopes = fit_ridge(view, known_scores, x)
-    predictions = projected_features(view, known_scores, slopes)
+    slopes = fit_ridge(feature_map, known_scores, x)
+    predictions = projected_features(feature_map, known_scores, slopes)
     main = _fit_pca(predictions.numpy(), N_CONDITION_COMPONENTS).components_
     return slopes @ torch.from_numpy(main.T).double()
 

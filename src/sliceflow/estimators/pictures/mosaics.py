@@ -38,7 +38,7 @@ from sliceflow.estimators.pictures.rows import PictureData
 TIE_NOISE = 2e-3
 
 # Weights change over a length of this share of a side. It is the longest with which
-# parts of samples are as new as those of test pictures (CIFAR-10): with longer fields
+# parts of samples are as new as parts of test pictures (CIFAR-10): with longer fields
 # parts look more like training pictures.
 FIELD_LENGTH = 1 / 4
 
@@ -79,7 +79,7 @@ def stored_pictures(data: PictureData, ranks: Communicator) -> Tensor:
 
 @dataclass(frozen=True)
 class PicturesByClass:
-    """Indices of pictures in order of class: those of class c start at starts[c]."""
+    """Indices of pictures in order of class: class c starts at starts[c]."""
 
     indices: Tensor  # (N,)
     starts: Tensor  # (C,)
@@ -94,7 +94,7 @@ class Mosaics:
     locality: float  # β
     layout: Layout  # of `pixels`
     pixels: Tensor  # (n, c, h, w), all pictures
-    mirrored: bool = False  # whether mirror images follow the pictures
+    has_mirror_images: bool = False  # whether mirror images follow the pictures
     y: ClassIndices | None = None  # of all N pictures, also of mirror images
     n_classes: int = 1  # C; 1 without classes
     device: torch.device | str = "cpu"
@@ -110,10 +110,10 @@ class Mosaics:
         classes = torch.zeros(count, dtype=torch.int64, device=device)
         if y is not None:
             classes = y.values
-        pictures = self._random_pictures(classes, particle_rng)
+        indices = self._random_indices(classes, particle_rng)
         for part in chunks(count, self._chunk_size):
-            part_noise = replace(particle_rng, first=particle_rng.first + part.start)
-            x[:, part] += self._weighted_sum(pictures[part], classes[part], part_noise)
+            part_rng = replace(particle_rng, first=particle_rng.first + part.start)
+            x[:, part] += self._weighted_sum(indices[part], classes[part], part_rng)
         return x
 
     def decoded_pictures(self, layout: Layout) -> NDArray[Any]:
@@ -125,7 +125,7 @@ class Mosaics:
         ]
         return np.concatenate(parts)
 
-    def _random_pictures(self, classes: Tensor, particle_rng: ParticleRng) -> Tensor:
+    def _random_indices(self, classes: Tensor, particle_rng: ParticleRng) -> Tensor:
         """Indices (n, s + 1) of random pictures of each particle's class (n,)."""
         by_class = self._pictures_by_class
         u = particle_rng.seed.child("summed").uniform(
@@ -138,20 +138,20 @@ class Mosaics:
         return by_class.indices[by_class.starts[classes, None] + index_in_class]
 
     def _weighted_sum(
-        self, pictures: Tensor, classes: Tensor, particle_rng: ParticleRng
+        self, indices: Tensor, classes: Tensor, particle_rng: ParticleRng
     ) -> Tensor:
         """x of the formula: (d, n), for the indices (n, s + 1) of x₁ … x_s and x₀."""
-        n = len(pictures)
+        n = len(indices)
         n_channels = self.layout.shape[0]
         means = self._class_means[:, classes]
         weights = self._weights(n, particle_rng)
         total = torch.zeros_like(means)
         for i in range(self.mosaic_size):
-            deviation = self._encoded(pictures[:, i]) - means
+            deviation = self._encoded(indices[:, i]) - means
             deviation /= deviation.norm(dim=0).clamp(min=TIE_NOISE)
             weighted = deviation.view(n_channels, -1, n) * weights[i]
             total += weighted.view_as(deviation)
-        contrast = (self._encoded(pictures[:, -1]) - means).norm(dim=0)
+        contrast = (self._encoded(indices[:, -1]) - means).norm(dim=0)
         total *= contrast
         return means + total
 
@@ -172,7 +172,7 @@ class Mosaics:
     def _points(self) -> Tensor:
         """All pictures, with mirror images, as points (d, N) on the device."""
         points = self.layout.to_points(self.pixels.to(self.device))
-        if self.mirrored:
+        if self.has_mirror_images:
             points = self.layout.with_mirror_images(points)
         return points
 
@@ -261,7 +261,7 @@ def build_mosaics(
         locality=plan.options.locality,
         layout=stored_layout(plan.layout),
         pixels=mosaic_sources,
-        mirrored=plan.mirror,
+        has_mirror_images=plan.mirror,
         y=y,
         n_classes=max(1, plan.n_separate_classes),
         device=device,

@@ -1,10 +1,9 @@
-"""The parameters of an `ImageFlow`, checked and typed."""
+"""The parameters of an `ImageFlow`, with their types and their checks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self, get_args
+from typing import Literal, get_args
 
 from sliceflow.arrays import Mask
 from sliceflow.engine.transports import Transport, TransportName
@@ -17,7 +16,6 @@ from sliceflow.validation import (
     require_choice,
     require_int,
     require_real,
-    with_plain_numbers,
 )
 
 # Names for the number of steps of a stage; `choices.STEPS_OF_QUALITY` has the numbers.
@@ -29,10 +27,10 @@ Preset = Literal["paper"]
 
 @dataclass(frozen=True)
 class PictureParameters:
-    """The parameters of an `ImageFlow` that a fit needs, checked.
+    """The parameters of an `ImageFlow` that a fit needs.
 
-    A preset is applied, and `options` are never None. Values of "auto" are not resolved
-    yet: that needs the pictures, and happens in the plan of a fit.
+    In a fit they are checked, and a preset is applied. Values of "auto" are not
+    resolved yet: that needs the pictures, and happens in the plan of a fit.
     """
 
     schedule: str
@@ -49,71 +47,43 @@ class PictureParameters:
     preset: Preset | None
     options: ImageOptions
 
-    @classmethod
-    def from_dict(cls, parameters: Mapping[str, Any]) -> Self:
-        """Parameters by name, as `require_valid_parameters` accepts them.
+    def require_valid(self) -> None:
+        """Raise a `ParameterError` for the first invalid one of pictures alone.
 
-        Those that a fit does not need, such as `verbose`, are left out.
+        Parameters that all flows have are checked before.
         """
-        checked = cls(
-            schedule=parameters["schedule"],
-            n_particles=parameters["n_particles"],
-            quality=parameters["quality"],
-            steps_per_stage=parameters["steps_per_stage"],
-            amplifier=parameters["amplifier"],
-            n_pixel_values=parameters["n_pixel_values"],
-            mirror=bool(parameters["mirror"]),
-            known=parameters["known"],
-            transport=parameters["transport"],
-            patch_basis=parameters["patch_basis"],
-            n_clusters=parameters["n_clusters"],
-            preset=parameters["preset"],
-            options=parameters["options"],
+        require_choice(
+            "quality",
+            self.quality,
+            get_args(Quality),
+            "steps_per_stage= takes a number",
         )
-        return with_plain_numbers(checked)
-
-
-def require_valid_parameters(parameters: Mapping[str, Any]) -> None:
-    """Raise a `ParameterError` for the first invalid parameter of pictures alone."""
-    require_choice(
-        "quality",
-        parameters["quality"],
-        get_args(Quality),
-        "steps_per_stage= takes a number",
-    )
-    require_int(
-        "steps_per_stage",
-        parameters["steps_per_stage"],
-        1,
-        maximum=MAX_STEPS,
-        others=(None,),
-    )
-    schedule = parameters["schedule"]
-    is_text = isinstance(schedule, str)
-    require(is_text, "schedule", schedule, "a string: 'auto', 'paper' or stages")
-    n_pixel_values = parameters["n_pixel_values"]
-    require_int("n_pixel_values", n_pixel_values, 2)
-    require(
-        n_pixel_values <= MAX_PIXEL_VALUES,
-        "n_pixel_values",
-        n_pixel_values,
-        f"at most {MAX_PIXEL_VALUES}, because particles are float32",
-        "divide the pixels, or pass them as floats in [0, 1]",
-    )
-    require_choice(
-        "patch_basis", parameters["patch_basis"], ("auto", *get_args(PatchBasis))
-    )
-    require_real(
-        "amplifier",
-        parameters["amplifier"],
-        0,
-        others=("auto",),
-        may_be_infinite=True,
-    )
-    require_int(
-        "n_clusters",
-        parameters["n_clusters"],
-        1,
-        others=("auto",),
-        hint="1 turns clustering off",
-    )
+        require_int(
+            "steps_per_stage",
+            self.steps_per_stage,
+            1,
+            maximum=MAX_STEPS,
+            others=(None,),
+        )
+        is_text = isinstance(self.schedule, str)
+        requirement = "a string: 'auto', 'paper' or stages"
+        require(is_text, "schedule", self.schedule, requirement)
+        require_int("n_pixel_values", self.n_pixel_values, 2)
+        require(
+            self.n_pixel_values <= MAX_PIXEL_VALUES,
+            "n_pixel_values",
+            self.n_pixel_values,
+            f"at most {MAX_PIXEL_VALUES}, because particles are float32",
+            "divide the pixels, or pass them as floats in [0, 1]",
+        )
+        require_choice("patch_basis", self.patch_basis, ("auto", *get_args(PatchBasis)))
+        require_real(
+            "amplifier", self.amplifier, 0, others=("auto",), may_be_infinite=True
+        )
+        require_int(
+            "n_clusters",
+            self.n_clusters,
+            1,
+            others=("auto",),
+            hint="1 turns clustering off",
+        )

@@ -53,8 +53,8 @@ class PicturePlan(FitPlan):
     # The pictures of a mosaic; 0 starts from noise.
     mosaic_size: Annotated[int, Between(0, MAX_MOSAIC_SIZE)]
     shrinkage: Annotated[float, Between(0)]  # κ of the maps; 0 is off
-    # As given; those above are resolved. But if a trial has chosen noise, `start` is
-    # "noise" here, though the user wrote "auto".
+    # As the user gave them; the fields above have what "auto" stands for. But if a
+    # trial has chosen noise, `start` is "noise" here, though the user wrote "auto".
     options: ImageOptions
 
     def check_saved(self) -> None:
@@ -110,7 +110,7 @@ class PicturePlan(FitPlan):
         )
 
     def summary(self) -> Sequence[tuple[str, object]]:
-        """Names and values to print; those with the value "" are left out."""
+        """Names and values to print; names with the value "" are left out."""
         return [
             ("data", self._data_in_words()),
             ("condition", self._condition_in_words()),
@@ -204,14 +204,14 @@ def plan_pictures(
     Parameters
     ----------
     data : the pictures, with clusters if they get some
-    parameters : those of the estimator
+    parameters : the parameters of the estimator
     allocation : how many particles the flow moves, and their y
     amplifier : ξ; 0 without classes
     device, ranks : where the fit runs
     """
     options = parameters.options
     layout = data.layout
-    n = data.n_all
+    n = data.n_pictures
     n_classes = data.n_classes
     has_known = parameters.known is not None
     sharing = resolve_map_sharing(amplifier, n_classes)
@@ -236,9 +236,14 @@ def plan_pictures(
     n_knots = choices.choose_n_picture_knots(
         options.n_knots, allocation.kept.n, sharing, n_classes
     )
-    n_distinct_per_map = _n_distinct_per_map(n, data.mirrored, sharing, n_classes)
+    n_distinct_per_map = _n_distinct_per_map(
+        n, data.has_mirror_images, sharing, n_classes
+    )
     shrinkage = choices.choose_shrinkage(
-        options.shrinkage, n_distinct_per_map, n_steps, mosaic_size > 0
+        options.shrinkage,
+        n_distinct_per_map,
+        n_steps,
+        starts_as_mosaics=mosaic_size > 0,
     )
 
     return PicturePlan(
@@ -246,7 +251,7 @@ def plan_pictures(
         n_ranks=ranks.size,
         n_pictures=n,
         layout=layout,
-        mirror=data.mirrored,
+        mirror=data.has_mirror_images,
         n_particles=allocation.kept.n,
         n_moved_particles=allocation.moved.n,
         condition_kind=_condition_kind(data, has_known),
@@ -273,15 +278,15 @@ def _n_points(n: int, allocation: ParticleAllocation, sharing: MapSharing) -> in
 
 
 def _n_distinct_per_map(
-    n: int, mirrored: bool, sharing: MapSharing, n_classes: int
+    n: int, has_mirror_images: bool, sharing: MapSharing, n_classes: int
 ) -> float:
     """The number of different pictures to which a map is fitted.
 
-    There are n pictures of all classes. Mirror images, if they are among them, are not
-    different.
+    There are n pictures of all classes. Mirror images among them count as the pictures
+    that they show.
     """
     n_distinct = float(n)
-    if mirrored:
+    if has_mirror_images:
         n_distinct /= 2
     if sharing == "separate":
         n_distinct /= n_classes

@@ -110,7 +110,7 @@ class PictureData(ConditionsMixin):
     pixel_points: Tensor  # (d, n): this rank's pictures, then their mirror images
     shard: Shard  # this rank's pictures among all, without mirror images
     conditions: Conditions | None = None  # labels or clusters of all N pictures
-    mirrored: bool = False  # whether there are mirror images
+    has_mirror_images: bool = False  # whether there are mirror images
 
     @classmethod
     def from_rows(cls, rows: PictureRows, device: torch.device, mirror: bool) -> Self:
@@ -130,9 +130,9 @@ class PictureData(ConditionsMixin):
         return self.pixel_points.device
 
     @property
-    def n_all(self) -> int:
+    def n_pictures(self) -> int:
         """N, the number of pictures of all ranks, including mirror images."""
-        if self.mirrored:
+        if self.has_mirror_images:
             return 2 * self.shard.total
         return self.shard.total
 
@@ -140,10 +140,10 @@ class PictureData(ConditionsMixin):
     def index_slices(self) -> list[slice]:
         """The indices of this rank's pictures among all N, as slices."""
         pictures = self.shard.slice
-        if not self.mirrored:
+        if not self.has_mirror_images:
             return [pictures]
         if self.shard.count == self.shard.total:
-            return [slice(0, self.n_all)]
+            return [slice(0, self.n_pictures)]
         n = self.shard.total
         return [pictures, slice(n + pictures.start, n + pictures.stop)]
 
@@ -165,15 +165,17 @@ class PictureData(ConditionsMixin):
 
     def with_clusters(self, k: int, seed: Seed, ranks: Communicator) -> Self:
         """Divide the pictures into k clusters, their hidden labels, by k-means."""
-        stride = max(1, self.n_all // MAX_KMEANS_PICTURES)
-        subset = torch.arange(0, self.n_all, stride, device=self.device)
+        stride = max(1, self.n_pictures // MAX_KMEANS_PICTURES)
+        subset = torch.arange(0, self.n_pictures, stride, device=self.device)
         features = self._cluster_features(self.gather_pictures(subset, ranks))
         centers = kmeans_centers(features, k, seed.child("clusters"))
         shard_features = self._cluster_features(self.pixel_points)
         shard_classes = nearest_center(shard_features, centers)
 
         parts = [shard_classes.cpu()]
-        if self.mirrored:  # pictures of all ranks first, then all mirror images
+        if (
+            self.has_mirror_images
+        ):  # pictures of all ranks first, then all mirror images
             parts = list(shard_classes.cpu().chunk(2))
         classes = torch.cat(
             [torch.from_numpy(ranks.all_gather_rows(part.numpy())) for part in parts]
@@ -215,7 +217,7 @@ class PictureData(ConditionsMixin):
 
     def gather_pictures(self, indices: Tensor, ranks: Communicator) -> Tensor:
         """Gather the pictures (d, m) with these indices, of all N, from their ranks."""
-        if not self.mirrored or ranks.size == 1:
+        if not self.has_mirror_images or ranks.size == 1:
             return ranks.gather_points(self.pixel_points, indices)
         n = self.shard.total
         pictures, mirror_images = self.pixel_points.chunk(2, dim=1)
@@ -233,7 +235,7 @@ class PictureData(ConditionsMixin):
             x = self.layout.encode(
                 self.pixel_points,
                 seed,
-                n_total=self.n_all,
+                n_total=self.n_pictures,
                 index_slices=self.index_slices,
             )
             return Cloud(x, self.own_y)

@@ -157,16 +157,8 @@ def _read_entry(
             f"has resolution {resolution} but the pictures are {height}×{width}",
             f"use 1 to {longer_side}, or schedule='auto'",
         )
-    n_steps = steps
-    if match["factor"] is not None:
-        n_steps = max(1, round(steps * float(match["factor"])))
-    elif match["steps"] is not None:
-        n_steps = int(match["steps"])
-
-    stage_height = max(1, round(resolution * height / longer_side))
-    stage_width = max(1, round(resolution * width / longer_side))
-    stages = []
-    for patch in map(int, match["patches"].split(",")):
+    patches = [int(patch) for patch in match["patches"].split(",")]
+    for patch in patches:
         if not 1 <= patch <= resolution:
             raise ParameterError(
                 "schedule",
@@ -175,8 +167,21 @@ def _read_entry(
                 f"resolution of {resolution}",
                 f"use patches of 1 to {resolution}",
             )
-        stages.append(PictureStage(stage_height, stage_width, patch, n_steps))
-    return stages
+    stage_height = max(1, round(resolution * height / longer_side))
+    stage_width = max(1, round(resolution * width / longer_side))
+    n_steps = _steps_of_entry(match, steps)
+    return [
+        PictureStage(stage_height, stage_width, patch, n_steps) for patch in patches
+    ]
+
+
+def _steps_of_entry(match: re.Match[str], steps: int) -> int:
+    """The steps of each stage of an entry: the usual `steps`, unless it says others."""
+    if match["factor"] is not None:
+        return max(1, round(steps * float(match["factor"])))
+    if match["steps"] is not None:
+        return int(match["steps"])
+    return steps
 
 
 def auto(height: int, width: int, channels: int = 1) -> str:
