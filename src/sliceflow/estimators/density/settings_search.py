@@ -32,7 +32,11 @@ from sliceflow.estimators.density.invertible_maps import (
     Composition,
     InvertibleMap,
 )
-from sliceflow.estimators.density.progress import FLOW, FitProgress
+from sliceflow.estimators.density.progress import (
+    ExpectedPhases,
+    FitProgress,
+    expected_flow,
+)
 from sliceflow.estimators.density.settings import (
     MAX_UNGROWN_COMPONENTS,
     REG_COVARS,
@@ -116,19 +120,29 @@ def require_enough_rows(n: int, parameters: GaussianizationParameters) -> None:
     )
 
 
-def expect_trials(
-    n: int, parameters: GaussianizationParameters, progress: FitProgress
-) -> None:
-    """Say how many mixtures and steps `choose_settings` will probably try for n rows.
+def expected_phases(
+    n: int, parameters: GaussianizationParameters
+) -> list[ExpectedPhases]:
+    """The phases of a fit to n rows: the trials that choose its settings, its flow."""
+    trials = expected_trials(n, parameters)
+    return [*trials, expected_flow(parameters.expected_steps)]
+
+
+def expected_trials(
+    n: int, parameters: GaussianizationParameters
+) -> list[ExpectedPhases]:
+    """The mixtures and steps that `choose_settings` will probably try for n rows.
 
     The numbers are exact if nothing is "auto".
     """
     n_sizes = min(_EXPECTED_SIZES, len(_mixture_sizes(n, parameters)))
     n_mixtures = n_sizes * _count_mixture_splits(n)
-    progress.expect(TRIAL_MIXTURES, _N_KINDS_OF_MAPS, n_mixtures)
+    trials = [ExpectedPhases(TRIAL_MIXTURES, _N_KINDS_OF_MAPS, n_mixtures)]
     if parameters.n_steps == "auto" or parameters.penalty == "auto":
         n_flows = len(_penalties(parameters)) * count_splits(n)
-        progress.expect(TRIAL_FLOWS, n_flows, parameters.expected_steps)
+        flows = ExpectedPhases(TRIAL_FLOWS, n_flows, parameters.expected_steps)
+        trials.append(flows)
+    return trials
 
 
 def _count_mixture_splits(n: int) -> int:
@@ -163,10 +177,16 @@ def choose_settings(
     seed: Seed,
     progress: FitProgress,
 ) -> GaussianizationSettings:
-    """Choose by trials on rows x (n, d) what is "auto" in the parameters."""
+    """Choose by trials on rows x (n, d) what is "auto" in the parameters.
+
+    `progress` is notified of every trial. The caller has announced `expected_phases`;
+    when the steps of the flow are chosen, they are announced.
+    """
     splits = list(iter_splits(x, seed.child("splits")))
     chosen_map = _choose_initial_map(x, splits, parameters, seed, progress)
-    return _choose_steps(splits, chosen_map, parameters, seed, progress)
+    settings = _choose_steps(splits, chosen_map, parameters, seed, progress)
+    progress.announce([expected_flow(settings.n_steps)])
+    return settings
 
 
 # The initial map
@@ -466,8 +486,8 @@ class _StepsSearch:
 
         Settings that not all trials have judged count only if they are the first.
         """
-        expect_flow = partial(self._expect_flow, tried)
-        curve = fit_trial_flows(trials, tried, seed, self.progress, expect_flow)
+        announce_flow = partial(self._announce_flow, tried)
+        curve = fit_trial_flows(trials, tried, seed, self.progress, announce_flow)
         if curve.is_complete or self.best_score == -math.inf:
             self.best, self.best_score = self._best_after(tried, curve.log_probs)
         return curve.is_ended
@@ -486,7 +506,7 @@ class _StepsSearch:
             return replace(tried, n_steps=n_steps), float(curve[n_steps])
         return self.best, self.best_score
 
-    def _expect_flow(self, tried: GaussianizationSettings, curve: Floats) -> None:
-        """Expect as many steps of the flow of all rows as are best so far."""
+    def _announce_flow(self, tried: GaussianizationSettings, curve: Floats) -> None:
+        """Announce as many steps of the flow of all rows as are best so far."""
         best, _ = self._best_after(tried, curve)
-        self.progress.expect(FLOW, 1, best.n_steps)
+        self.progress.announce([expected_flow(best.n_steps)])
