@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -202,47 +202,92 @@ def _choose_initial_map(
     """Choose the initial map of rows x (n, d) that is likeliest on held-out ones."""
     mixture_splits = splits[: _count_mixture_splits(len(x))]
     sizes = _mixture_sizes(len(x), parameters)
-    settings = _choose_ungrown_map(mixture_splits, sizes, seed, progress)
+    if sizes[-1] > MAX_UNGROWN_COMPONENTS:  # as the user says
+        settings = _choose_grown_initial_map(mixture_splits, sizes[-1], seed, progress)
+    else:
+        settings = _choose_ungrown_initial_map(mixture_splits, sizes, seed, progress)
     is_largest = settings.n_components == MIXTURE_SIZES[-1]
     if parameters.n_components == "auto" and is_largest:
         return _double_mixture(x, settings, seed, progress)
     return ChosenMap(settings, grown_trial=None)
 
 
-def _choose_ungrown_map(
+def _choose_ungrown_initial_map(
     splits: Sequence[Split[Tensor]],
     sizes: Sequence[int],
     seed: Seed,
     progress: FitProgress,
 ) -> InitialMapSettings:
     """Try mixtures of these sizes; choose the map likeliest on held-out rows."""
+    # Of many sizes, others make up for one that ended in a poor optimum. A single one
+    # starts several times: with one start, two clear clusters were sometimes missed,
+    # and for 2 of 30 seeds the choice fell on a map that was .16 nats worse.
+    n_starts = 1
+    if len(sizes) == 1:
+        n_starts = MIXTURE_STARTS
+    column_maps = [fit_columns(split.train) for split in splits]
     searches = []
+    for settings in _kinds_of_maps(sizes[0]):
+        trials = []
+        for split, column_map in zip(splits, column_maps, strict=True):
+            before_whitening = column_map if settings.columns_first else None
+            trials.append(
+                _UngrownMixtureTrial.from_split(
+                    split, before_whitening, settings.reg_covar, n_starts
+                )
+            )
+        searches.append(_choose_mixture_size(trials, settings, sizes, seed, progress))
+    return max(searches, key=lambda search: search.best_score).best
+
+
+def _choose_grown_initial_map(
+    splits: Sequence[Split[Tensor]],
+    n_components: int,
+    seed: Seed,
+    progress: FitProgress,
+) -> InitialMapSettings:
+    """Try mixtures that grow to one size; choose the map likeliest on held-out rows."""
+    trials = [_GrownMixtureTrial(split) for split in splits]
+    searches = []
+    for settings in _kinds_of_maps(n_components):
+        searches.append(
+            _choose_mixture_size(trials, settings, [n_components], seed, progress)
+        )
+    return max(searches, key=lambda search: search.best_score).best
+
+
+def _kinds_of_maps(n_components: int) -> list[InitialMapSettings]:
+    """All settings of an initial map with so many components."""
+    kinds = []
     for columns_first in (False, True):
-        column_maps: list[ColumnwiseMap | None] = [None] * len(splits)
-        if columns_first:
-            column_maps = [fit_columns(split.train) for split in splits]
         for reg_covar in REG_COVARS:
-            trials = []
-            for split, column_map in zip(splits, column_maps, strict=True):
-                trials.append(_MixtureTrial.from_split(split, column_map, reg_covar))
-            first = InitialMapSettings(sizes[0], reg_covar, columns_first)
-            searches.append(_choose_mixture_size(trials, first, sizes, seed, progress))
-    likeliest = max(searches, key=lambda search: search.best_score)
-    return likeliest.best
+            kinds.append(InitialMapSettings(n_components, reg_covar, columns_first))
+    return kinds
 
 
-class _MixtureTrial(NamedTuple):
-    """A split whose rows are white, for mixtures of several sizes."""
+class _MixtureTrial(Protocol):
+    """A split, on which initial maps with mixtures of several sizes are tried."""
 
-    split: Split[Tensor]
+    def score(self, settings: InitialMapSettings, seed: Seed) -> float:
+        """Fit a map, and return the mean log-density of the held-out rows."""
+
+
+class _UngrownMixtureTrial(NamedTuple):
+    """A split whose rows are white: so only the mixture is fitted, for each size."""
+
     white: Tensor  # the training rows
     white_held_out: Tensor
     held_out_ladj: Tensor  # (m,), of the map to white rows
+    n_starts: int  # of the fit of each mixture
 
     @classmethod
     def from_split(
-        cls, split: Split[Tensor], column_map: ColumnwiseMap | None, reg_covar: float
-    ) -> _MixtureTrial:
+        cls,
+        split: Split[Tensor],
+        column_map: ColumnwiseMap | None,
+        reg_covar: float,
+        n_starts: int,
+    ) -> _UngrownMixtureTrial:
         """Whiten the rows of a split, after a map of their columns if there is one."""
         train = split.train
         maps: list[InvertibleMap] = []
@@ -252,16 +297,24 @@ class _MixtureTrial(NamedTuple):
         whitening, white = fit_whitening(train, reg_covar)
         maps.append(whitening)
         white_held_out, ladj = Composition(maps).call_and_ladj(split.held_out)
-        return cls(split, white, white_held_out, ladj)
+        return cls(white, white_held_out, ladj, n_starts)
 
-    def score(self, settings: InitialMapSettings, seed: Seed, n_starts: int) -> float:
+    def score(self, settings: InitialMapSettings, seed: Seed) -> float:
         """Fit a mixture, and return the mean log-density of the held-out rows."""
-        if settings.n_components > MAX_UNGROWN_COMPONENTS:
-            initial_map = fit_initial_map(self.split.train, settings, seed)
-            return float(initial_map.log_prob(self.split.held_out).mean())
-        mixture = fit_mixture(self.white, settings, seed, n_starts)
+        mixture = fit_mixture(self.white, settings, seed, self.n_starts)
         log_probs = mixture.log_prob(self.white_held_out) + self.held_out_ladj
         return float(log_probs.mean())
+
+
+class _GrownMixtureTrial(NamedTuple):
+    """A split to which whole initial maps are fitted, with mixtures that grow."""
+
+    split: Split[Tensor]
+
+    def score(self, settings: InitialMapSettings, seed: Seed) -> float:
+        """Fit a map, and return the mean log-density of the held-out rows."""
+        initial_map = fit_initial_map(self.split.train, settings, seed)
+        return float(initial_map.log_prob(self.split.held_out).mean())
 
 
 @dataclass
@@ -305,16 +358,10 @@ def _choose_mixture_size(
 ) -> _SizeSearch:
     """Try mixtures of these sizes until it is clear which is best."""
     search = _SizeSearch(settings, len(sizes))
-    # Of many sizes, others make up for one that ended in a poor optimum. A single one
-    # starts several times: with one start, two clear clusters were sometimes missed,
-    # and for 2 of 30 seeds the choice fell on a map that was .16 nats worse.
-    n_starts = 1
-    if len(sizes) == 1:
-        n_starts = MIXTURE_STARTS
     progress.begin_phase(TRIAL_MIXTURES)
     for n_components in sizes:
         tried = replace(settings, n_components=n_components)
-        scores_of_folds = [trial.score(tried, seed, n_starts) for trial in trials]
+        scores_of_folds = [trial.score(tried, seed) for trial in trials]
         search.record(tried, sum(scores_of_folds))
         is_ended = _notify_of_size(tried, scores_of_folds, search.is_over, progress)
         if is_ended and not search.is_over:
