@@ -98,7 +98,7 @@ def fill_missing(
         imputation broke a constraint
     """
     training_positions = _sample_training_rows(table, seed)
-    training = _TrainingRows(
+    training = _TrainingCopies(
         columns=table.columns,
         fillable=_fillable_columns(table, training_positions),
         level_positions=training_positions,
@@ -181,16 +181,16 @@ _ModelsByExcluded = dict[tuple[int, ...], list[ColumnModel]]
 
 
 @dataclass(frozen=True, eq=False)
-class _TrainingRows:
-    """The rows that models of the columns are fitted to, with their missing cells.
+class _TrainingCopies:
+    """Copies of training rows, to which the models of the columns are fitted.
 
-    There are several copies of them, whose missing cells are filled in different ways.
-    Each model of a column is fitted to another copy.
+    The missing cells of each copy are filled in another way, and each model of a column
+    is fitted to another copy.
     """
 
     columns: Sequence[Column]  # all columns of the table
     fillable: Sequence[int]  # indices of the columns that models see and draw
-    level_positions: LevelPositions  # (r, d)
+    level_positions: LevelPositions  # (r, d), of the rows of each copy
     n_copies: int  # and so the number of models of each column
     seed: Seed
 
@@ -291,7 +291,7 @@ class _SweptRows:
 
     def __init__(
         self,
-        training: _TrainingRows,
+        training: _TrainingCopies,
         rule_set: RuleSet,
         level_positions: LevelPositions,
         rng: np.random.Generator,
@@ -388,7 +388,7 @@ class _Imputer:
     for other rows.
     """
 
-    training: _TrainingRows
+    training: _TrainingCopies
     models: dict[int, _ModelsByExcluded] = field(default_factory=dict)  # by column
 
     def fit_fill(
