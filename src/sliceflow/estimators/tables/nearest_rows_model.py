@@ -57,9 +57,9 @@ class NearestRowsModel:
     """The first step of a chain: it draws several columns together."""
 
     columns: Sequence[Column]  # all columns of the table
-    drawn_indices: list[int]  # the indices of those that are drawn
-    drawn_positions: LevelPositions  # (n, p), their positions
-    scores: Floats  # (n, q), normal scores of the dense numbers among them
+    drawn_indices: list[int]  # the indices of the p columns that are drawn
+    drawn_positions: LevelPositions  # (n, p), of these columns
+    scores: Floats  # (n, q), normal scores of the dense numbers among these columns
     neighbors: Ints  # (n, k), the rows nearest to each row, itself among them
     unexplained: float  # share of the variance of scores that is within neighborhoods
 
@@ -201,13 +201,13 @@ class NearestRowsModel:
 
 
 def _complete_scores(scores: Floats, neighbors: Ints) -> Floats:
-    """Scores (n, q) in which a missing one (NaN) is the mean of those of the neighbors.
+    """Scores (n, q) in which missing ones (NaN) are the means of the neighbors' scores.
 
-    It is 0, the mean of all, if all neighbors are missing.
+    If the scores of all neighbors are missing, it is 0, the mean of all rows.
     """
-    of_neighbors = scores[neighbors]
-    n_observed = (~np.isnan(of_neighbors)).sum(1)
-    neighbor_means = np.nansum(of_neighbors, 1) / np.maximum(1, n_observed)
+    neighbor_scores = scores[neighbors]
+    n_observed = (~np.isnan(neighbor_scores)).sum(1)
+    neighbor_means = np.nansum(neighbor_scores, 1) / np.maximum(1, n_observed)
     return np.where(np.isnan(scores), neighbor_means, scores)
 
 
