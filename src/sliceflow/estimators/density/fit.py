@@ -135,7 +135,7 @@ class DensityAdapter:
         return PlannedClassDensityFit(plan, training, encoder, self.device, seed)
 
     def _plan_class(self, n: int, d: int, is_class: bool) -> UntunedClass | NormalClass:
-        """Plan for n rows of d columns, which are those of a class or all rows."""
+        """Plan the density of n rows of d columns: of one class, or of all."""
         if n < MIN_ROWS_TO_CHOOSE or (is_class and _is_small_class(n, d)):
             return NormalClass(n)
         require_enough_rows(n, self.parameters)

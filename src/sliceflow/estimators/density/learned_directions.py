@@ -111,8 +111,8 @@ def _fit_mean(
 ) -> tuple[Floats, float]:
     """The coefficients (p,) of the mean of a column (n,), and the variance around it.
 
-    The ridge regression on features (n, p) needs the variance of the noise, which is
-    that of its residuals: so both are computed in turn.
+    The ridge regression on features (n, p) needs the variance of the noise, and its
+    residuals give this variance: so both are computed in turn.
 
     Parameters
     ----------

@@ -28,8 +28,8 @@ class DensityTrialEvent:
     trial : str
         What was tried, such as "mixture of 8 components".
     held_out_log_prob : float
-        The mean log-density of held-out rows in the trial, in its own units: compare it
-        with those of other trials.
+        The mean log-density of held-out rows in the trial, in units of the trials:
+        compare it with other trials only.
     steps_done : int
         Trials and steps done.
     steps_total : int
@@ -108,7 +108,7 @@ class FitProgress:
     ----------
     listeners : of the fit
     class_name : the class whose phases these are; "" without classes
-    class_index : its index among the classes, which is that of its flow
+    class_index : its index among the classes, which its flow has, too
     started_at : when the fit began
     history : of the flows, without trials
     """

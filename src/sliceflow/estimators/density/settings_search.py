@@ -156,7 +156,7 @@ class _StepsSearch:
     ----------
     progress : hears of every step of the trials
     chooses_n_steps : whether fewer steps are taken if held-out rows are likelier then
-    best : the best settings so far; at first, those that are taken if none are tried
+    best : the best settings so far; they begin with what is taken if none are tried
     best_score : the mean log-density of held-out rows with these
     """
 
@@ -181,7 +181,7 @@ class _StepsSearch:
     def _best_after(
         self, tried: GaussianizationSettings, curve: Floats
     ) -> tuple[GaussianizationSettings, float]:
-        """The best settings and their score, if those that are tried have this curve.
+        """The best settings and their score, if the tried settings have this curve.
 
         The curve (n_steps + 1,) is the mean log-density of held-out rows.
         """

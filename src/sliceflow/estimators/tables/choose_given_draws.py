@@ -152,7 +152,7 @@ class _Comparison(NamedTuple):
         return min(len(self.rows), len(self.plain), len(self.refitted)) >= N_FOLDS
 
     def gain_of_refit(self, column_indices: Sequence[int]) -> float:
-        """By how much the AUC of refitted draws is lower than that of plain ones."""
+        """By how much the AUC of refitted draws is lower than the AUC of plain ones."""
         rows = self.rows[:, column_indices]
         auc_of_plain = detector_auc(rows, self.plain[:, column_indices])
         auc_of_refitted = detector_auc(rows, self.refitted[:, column_indices])

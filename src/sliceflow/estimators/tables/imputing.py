@@ -220,9 +220,9 @@ class _TrainingCopies:
     ) -> _ModelsByExcluded:
         """Fit the models of a column to copies (n_copies · r, d) of training rows.
 
-        Some see all other columns, and more do not see those of each excluded set. Rows
-        whose cell of the column was missing are left out. Each `sweep` has other random
-        numbers.
+        Some models see all other columns. For each excluded set there are more models,
+        which do not see its columns. Rows whose cell of the column was missing are left
+        out. Each `sweep` has other random numbers.
         """
         seed = self.seed.child("column", column_index, sweep)
         is_observed = has_value(self.level_positions[:, column_index])
@@ -349,8 +349,8 @@ class _SweptRows:
     ) -> LevelPositions:
         """New cells (k,) of a model for some rows; `UNDRAWN` where rules allow none.
 
-        Rules wait for the `undrawn` columns: the one that is drawn, and those that
-        follow from it.
+        Rules wait for the `undrawn` columns: the one that is drawn, and the columns
+        that follow from it.
         """
         level_positions = self.level_positions[row_indices]
         rule_positions = _with_undrawn(level_positions, self._missing[row_indices])

@@ -74,7 +74,7 @@ def impute_from_near_rows(
 
 
 def _first_axes(columns: Sequence[Column], fillable: Sequence[int]) -> dict[int, int]:
-    """The first axis of each column among those of `_points`, by the column's index."""
+    """The first axis that each column has in `_points`, by the column's index."""
     axis_of_column = {}
     axis = 0
     for c in fillable[:MAX_COLUMNS_OF_DONORS]:
@@ -127,7 +127,7 @@ def _first_observed(positions: LevelPositions) -> LevelPositions:
 def _points(
     columns: Sequence[Column], level_positions: LevelPositions, fillable: Sequence[int]
 ) -> Floats:
-    """The features (m, a) of the first columns; those of missing cells are NaN."""
+    """The features (m, a) of the first columns, NaN for missing cells."""
     axes = []
     for c in fillable[:MAX_COLUMNS_OF_DONORS]:
         features = columns[c].features(level_positions[:, c])

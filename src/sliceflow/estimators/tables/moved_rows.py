@@ -246,7 +246,7 @@ class _LeastSquaresChange(NamedTuple):
 def _check_exact(table: Table, c: int, grid_value: float, position: float) -> None:
     """Raise an error if a constraint needs a given value that has no exact position.
 
-    `position` is that of the nearest value. Without constraints, samples simply have
+    `position` is where the nearest value is. Without constraints, samples simply have
     the given value itself in place of the nearest one.
     """
     column = table.columns[c]

@@ -100,7 +100,7 @@ class NearestRowsModel:
         This is the first step of a chain, so it reads no cell. Only where rare numbers
         move, it asks what is allowed: whole rows are checked once they are drawn.
         Numbers are moved by their order among the draws. So at least as many rows are
-        drawn as the table has, and those beyond m are left out.
+        drawn as the table has, and then only the first m are taken.
         """
         n_draws = len(partly_drawn)
         row_indices = self._random_rows(max(n_draws, len(self.drawn_positions)), rng)
@@ -181,8 +181,8 @@ class NearestRowsModel:
     ) -> LevelPositions:
         """Positions (m,) of column c with others for rare numbers.
 
-        A rare number stays if no move is allowed. Rows beyond those that are partly
-        drawn will be left out, so nothing is asked for them.
+        A rare number stays if no move is allowed. Only the first rows are in
+        `partly_drawn`. The others will be left out, so nothing is asked for them.
         """
         column = self.columns[c]
         moved = positions.copy()

@@ -77,7 +77,7 @@ class NodeSampler:
     ) -> LevelPositions:
         """Positions (m,) of predictions (m,) plus drawn residuals.
 
-        In leaves, the residual is between those of two rows.
+        In leaves, the residual is between the residuals of two rows.
         """
         between = drawn.below + drawn.fraction * (drawn.above - drawn.below)
         residual = np.where(is_leaf, between, drawn.values)
@@ -96,7 +96,7 @@ class NodeSampler:
     def level_range(self, node: Ints) -> LevelRange:
         """The lowest and the highest level among the rows of each node (m,).
 
-        Rows of a node above leaves are not sorted, so its range is that of the column.
+        Rows of a node above leaves are not sorted, so its range is the whole column.
         """
         lowest, highest = self.tree.leaf_range(node)
         whole = LevelRange.of_column(self.column, len(node))
