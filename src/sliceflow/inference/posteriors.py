@@ -440,8 +440,8 @@ def posterior(
         What was simulated with each of them; (n,) is one value.
     bounds : tuple (low, high) or None, default None
         The ends of the prior: numbers, or one number for each parameter, infinite where
-        there is no end. No sample is outside: those that would be are drawn again, and
-        what is then still outside is mirrored at the bound. So samples are too dense at
+        there is no end. No sample is outside: a draw outside is made again, and what is
+        then still outside is mirrored at the bound. So samples are too dense at
         a bound if most of the posterior is beyond it.
     method : "neighbors", "likelihood" or "auto", default "neighbors"
         How samples are drawn.

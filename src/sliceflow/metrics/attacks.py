@@ -32,6 +32,7 @@ from sliceflow.validation import is_int, require, require_int
 
 if TYPE_CHECKING:
     import pandas as pd
+    from numpy.typing import NDArray
 
 # With fewer members or held-out rows, an attack says nothing.
 _MIN_ROWS = 30
@@ -328,12 +329,14 @@ def _attack_outliers(
     """
     import pandas as pd
 
-    def as_input(df: pd.DataFrame) -> Any:
+    def as_input(df: pd.DataFrame) -> pd.DataFrame | NDArray[Any]:
         return df.to_numpy() if takes_arrays else df
 
-    def statistics(samples: Any, pool: pd.DataFrame, outliers: Ints) -> Floats:
-        samples = _as_dataframe(samples, "samples")
-        return _score_outliers(samples, pool, outliers, shadows)
+    def statistics(
+        samples: pd.DataFrame | RowsLike, pool: pd.DataFrame, outliers: Ints
+    ) -> Floats:
+        sample_df = _as_dataframe(samples, "samples")
+        return _score_outliers(sample_df, pool, outliers, shadows)
 
     shadows.notify(f"fitting {shadows.n_shadows} shadow models")
     pool = pd.concat([train, held_out], ignore_index=True)

@@ -11,7 +11,14 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    runtime_checkable,
+)
 
 import numpy as np
 
@@ -23,12 +30,13 @@ from sliceflow.metrics.membership import (
     central_interval,
     true_positive_rate,
 )
-from sliceflow.metrics.rows import nearest
+from sliceflow.metrics.rows import RowsLike, nearest
 from sliceflow.metrics.table_encoding import as_points, encode_tables
 from sliceflow.wording import format_duration
 
 if TYPE_CHECKING:
     import pandas as pd
+    from numpy.typing import NDArray
 
 # How far a row is from others is its mean distance to this many nearest rows, as in
 # Meeus et al.
@@ -47,14 +55,21 @@ _VARIANCE_FLOOR = 0.01
 class GenerativeModel(Protocol):
     """A model that shadow models can attack: it is cloned, fitted and sampled."""
 
-    def fit(self, X: Any) -> Any: ...
+    def fit(self, X: Any, /) -> object:
+        """Fit rows, of the type that this model takes."""
 
-    def sample(self, n: int, *, random_state: int) -> Any: ...
+    def sample(self, n: int, /, *, random_state: int) -> pd.DataFrame | RowsLike:
+        """n rows of the kind that was fitted."""
 
 
-# From samples, real rows (both DataFrames) and the indices of some of these, statistics
-# (t, q) of these t rows: large if samples tell of a row.
-Statistics = Callable[["pd.DataFrame", "pd.DataFrame", Ints], Floats]
+# From samples, real rows and the indices of some of these, statistics (t, q) of these t
+# rows: large if samples tell of a row.
+Statistics: TypeAlias = Callable[
+    ["pd.DataFrame | RowsLike", "pd.DataFrame", Ints], Floats
+]
+
+# Turns real rows into what the `fit` of a model takes.
+AsInput: TypeAlias = Callable[["pd.DataFrame"], "pd.DataFrame | NDArray[Any]"]
 
 
 class ShadowScores(NamedTuple):
@@ -79,7 +94,7 @@ class ShadowAttack:
         model: GenerativeModel,
         pool: pd.DataFrame,
         statistics: Statistics,
-        as_input: Callable[[pd.DataFrame], Any],
+        as_input: AsInput,
     ) -> ShadowScores:
         """How well the attack does, and what it would do by chance.
 
@@ -122,8 +137,8 @@ class ShadowAttack:
         model: GenerativeModel,
         pool: pd.DataFrame,
         is_member: Mask,
-        as_input: Callable[[pd.DataFrame], Any],
-    ) -> list[Any]:
+        as_input: AsInput,
+    ) -> list[pd.DataFrame | RowsLike]:
         """Samples of each shadow model, as many as it has rows."""
         drawn = []
         started_at = time.monotonic()

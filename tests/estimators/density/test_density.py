@@ -24,7 +24,12 @@ from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError, DataWarning, ParameterError
 from sliceflow.estimators.density import fit, settings_search
 from sliceflow.estimators.density.mixture import MixtureMap
-from sliceflow.estimators.density.progress import DensityTrialEvent, FitProgress
+from sliceflow.estimators.density.plan import TunedClass
+from sliceflow.estimators.density.progress import (
+    DensityTrialEvent,
+    ExpectedPhases,
+    FitProgress,
+)
 from sliceflow.estimators.density.settings import GaussianizationSettings
 from sliceflow.estimators.density.trials import TRIAL_FLOWS, FlowTrial, fit_trial_flows
 
@@ -382,13 +387,29 @@ def test_the_plan_of_a_fit_has_all_settings(rng):
     assert (planned.n_steps, planned.penalty) == ("auto", 100.0)
     heard = []
     fitted = density.fit(density.prepare(X), listeners=heard.append).plan_.classes[0]
-    assert isinstance(fitted.settings, GaussianizationSettings)
+    assert isinstance(fitted, TunedClass)
     assert "auto" not in str(density.plan_)
     n_trials = sum(isinstance(event, DensityTrialEvent) for event in heard)
     assert fitted.n_trial_steps == n_trials
     assert n_trials / 4 < planned.n_trial_steps < 4 * n_trials
     again = quick(n_steps="auto").fit(X)
     np.testing.assert_array_equal(again.score_samples(X), density.score_samples(X))
+
+
+def test_a_fit_that_is_tuned_runs_without_trials(moons, few_steps):
+    X, labels = moons
+    y = np.where(np.arange(len(X)) < 5, 2, labels)  # class 2 has too few rows to tune
+    density = SlicedDensity(random_state=0, device="cpu", n_components=1)
+    heard_of_trials = []
+    tuned = density.prepare(X, y).planned_fit.tune([heard_of_trials.append])
+    assert tuned.plan.is_tuned
+    assert all(isinstance(event, DensityTrialEvent) for event in heard_of_trials)
+    assert len(heard_of_trials) == sum(c.n_trial_steps for c in tuned.plan.classes)
+    n_steps = sum(c.n_steps for c in tuned.plan.classes)
+    heard = []
+    model = tuned.run([heard.append]).model
+    assert [event.steps_total for event in heard] == [n_steps] * n_steps
+    assert model.plan == tuned.plan == density.fit(X, y).plan_
 
 
 def test_a_file_holds_no_plan_with_auto(moons, fitted):
@@ -504,7 +525,7 @@ def test_progress_ends_at_all_steps_if_residuals_are_normal():
 def test_progress_expects_other_trials_to_be_as_long_as_those_that_ended(rng):
     heard = []
     progress = FitProgress([heard.append])
-    progress.expect(TRIAL_FLOWS, 2, 50)
+    progress.announce([ExpectedPhases(TRIAL_FLOWS, 2, 50)])
     rows = torch.from_numpy(rng.normal(size=(40, 2)))
     ladj = rows.new_zeros(20)
     trial = FlowTrial(train=rows[:20], held_out=rows[20:], held_out_ladj=ladj)

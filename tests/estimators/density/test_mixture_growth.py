@@ -7,12 +7,12 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
 from sliceflow.engine.random import Seed
-from sliceflow.estimators.density import mixture, mixture_growth, settings_search
+from sliceflow.estimators.density import initial_map_search, mixture, mixture_growth
 from sliceflow.estimators.density.initial_map import fit_initial_map
+from sliceflow.estimators.density.initial_map_search import _double_mixture
 from sliceflow.estimators.density.mixture import MixtureMap
 from sliceflow.estimators.density.progress import FitProgress
 from sliceflow.estimators.density.settings import InitialMapSettings
-from sliceflow.estimators.density.settings_search import _double_mixture
 
 
 def random_mixture(k, d, rng):
@@ -125,7 +125,7 @@ def test_mixtures_of_few_or_of_normal_rows_stay(n, rng):
 @pytest.mark.parametrize(("n", "d"), [(2_600, 2), (10_000, 20)])
 def test_rows_are_as_many_as_parameters_before_mixtures_grow(n, d, rng, monkeypatch):
     """48 components in 20 dimensions have 11,088 parameters."""
-    monkeypatch.setattr(settings_search, "fit_map_to_grow", pytest.fail)
+    monkeypatch.setattr(initial_map_search, "fit_map_to_grow", pytest.fail)
     settings = InitialMapSettings(n_components=24)
     rows = torch.from_numpy(rng.normal(size=(n, d)))
     assert _double_mixture(rows, settings, Seed(0), FitProgress()).settings == settings

@@ -192,6 +192,18 @@ def test_listeners_hear_of_every_trial_before_the_columns():
     assert len(flow.history_["column"]) == len(columns)
 
 
+def test_a_fit_that_is_tuned_runs_without_trials():
+    heard_of_trials = []
+    planned_fit = TableFlow(random_state=0).prepare(smooth_table()).planned_fit
+    tuned = planned_fit.tune([heard_of_trials.append])
+    assert heard_of_trials
+    assert all(isinstance(event, TableTrialEvent) for event in heard_of_trials)
+    heard = []
+    model = tuned.run([heard.append]).model
+    assert all(isinstance(event, ColumnEvent) for event in heard)
+    assert model.plan == tuned.plan == planned_fit.run([]).model.plan
+
+
 def test_there_is_no_device_and_no_checkpoint(flow, tmp_path):
     """A table is not a flow of particles: it takes nothing that it would ignore."""
     assert "device" not in flow.get_params()
@@ -229,7 +241,7 @@ def test_near_rows_are_chosen_with_the_strategies_of_the_table(monkeypatch, rng)
     monkeypatch.setattr(trial_draws, "fit_chain", fit_and_remember)
     x = rng.normal(size=400)
     frame = pd.DataFrame({"x": x, "y": x + 0.001 * rng.normal(size=400)})
-    plan = TableFlow().prepare(frame).planned_fit.tune(lambda trial: None).plan
+    plan = TableFlow().prepare(frame).planned_fit.tune([]).plan
     assert {*seen} == {plan.strategies}
     assert [uses_ridge(strategy) for strategy in plan.strategies] == [False, True]
 

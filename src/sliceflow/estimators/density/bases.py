@@ -194,7 +194,7 @@ class Cosines:
 
 @dataclass(frozen=True)
 class SmoothBasis:
-    """Features of conditions y (n, l): a 1, and those of the groups that are kept.
+    """Features of conditions y (n, l): a 1, and the features of all kept groups.
 
     Parameters
     ----------

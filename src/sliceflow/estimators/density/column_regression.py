@@ -90,10 +90,13 @@ class BasisExpansion:
     def take_features(
         self, is_kept: Mask, old_groups: Ints, groups: Ints
     ) -> BasisExpansion:
-        """The function of some features, `is_kept` (p,), which lie in other groups.
+        """The same function of only some features, in groups that are counted anew.
 
-        `old_groups` (p,) are those of all features so far, `groups` those of the kept
-        ones.
+        Parameters
+        ----------
+        is_kept : which features are kept, (p,)
+        old_groups : the group of each of all p features so far
+        groups : the new group of each kept feature
         """
         is_grouped = groups >= 0
         penalties = np.ones(int(groups.max()) + 1)
@@ -241,7 +244,7 @@ class ColumnRegression:
         Parameters
         ----------
         is_kept : which features are kept, (p,)
-        groups : the groups of those that are, counted anew
+        groups : the group of each kept feature, counted anew
         """
         return ColumnRegression(
             groups=groups,
@@ -368,8 +371,8 @@ class ColumnRegression:
         """Move s or t towards a proposed function; also returns the log-likelihood.
 
         Steps are halved until little is lost of `before`, the log-likelihood of this
-        regression. If even short steps lose more, coefficients stay, and only the
-        penalties are those that were proposed.
+        regression. If even short steps lose more, the coefficients stay, and only the
+        proposed penalties are taken.
         """
         start = self.scale_expansion(name).coefficients
         step = 1.0
@@ -388,7 +391,7 @@ def _stack_terms(
 ) -> _StackedTerms:
     """Join terms into one regression, in which each has penalties of its own.
 
-    `groups` (p,) are those of the features (n, p). Constants, of group −1, stay there.
+    `groups` (p,) has the group of each feature. Constants, of group −1, stay there.
     """
     blocks = []
     groups_of_blocks = []
@@ -412,7 +415,7 @@ def _distribute(
 ) -> list[BasisExpansion]:
     """Give the function of each term its part of what a stacked regression has found.
 
-    `coefficients` and `penalties` are those of all terms, in their order.
+    `coefficients` and `penalties` are of all terms, one term after the other.
     """
     expansions = []
     for term in terms:

@@ -31,7 +31,10 @@ from sliceflow.estimators.density.settings import (
     GaussianizationParameters,
     GaussianizationSettings,
 )
-from sliceflow.estimators.density.settings_search import choose_settings, expect_trials
+from sliceflow.estimators.density.settings_search import (
+    choose_settings,
+    expected_phases,
+)
 from sliceflow.estimators.density.trials import FlowTrial, Split, fit_trial_flows
 
 __all__ = ["ConditionalDensity", "fit_conditional_density"]
@@ -114,20 +117,15 @@ def fit_conditional_density(
     Trials choose the functions of y, and whether residuals get a flow, with which
     settings. No column of x may be constant.
     """
-    _expect_residual_flow(min(len(x), MAX_FLOW_ROWS), progress)
+    n_flow_rows = min(len(x), MAX_FLOW_ROWS)
+    progress.announce(expected_phases(n_flow_rows, FLOW_PARAMETERS))
     regression = fit_triangular_regression(x, y, seed.child("regression"), progress)
-    order = seed.child("flow rows").permutation(len(x)).numpy()[:MAX_FLOW_ROWS]
+    order = seed.child("flow rows").permutation(len(x)).numpy()[:n_flow_rows]
     residuals, _ = regression.call_and_ladj(x[order], regression.map_given(y[order]))
     residual_flow = _fit_residual_flow(
         torch.from_numpy(residuals), seed.child("flow"), progress
     )
     return ConditionalDensity(regression, residual_flow)
-
-
-def _expect_residual_flow(n: int, progress: FitProgress) -> None:
-    """Announce the trials and the steps of a flow of n residuals."""
-    expect_trials(n, FLOW_PARAMETERS, progress)
-    progress.expect(FLOW, 1, FLOW_PARAMETERS.expected_steps)
 
 
 def _fit_residual_flow(
@@ -136,9 +134,9 @@ def _fit_residual_flow(
     """Fit a flow to residuals (n, d); None if a trial finds N(0, I) as good."""
     if not _gains_by_flow(residuals, seed, progress):
         return None
-    _expect_residual_flow(len(residuals), progress)
+    # The trial that has just ended was a phase of the same kind as those that follow.
+    progress.announce(expected_phases(len(residuals), FLOW_PARAMETERS))
     settings = choose_settings(residuals, FLOW_PARAMETERS, seed, progress)
-    progress.expect(FLOW, 1, settings.n_steps)
     progress.begin_phase(FLOW)
     return fit_gaussianization(residuals, settings, seed, [progress.notify_of_step])
 
@@ -155,12 +153,12 @@ def _gains_by_flow(residuals: Tensor, seed: Seed, progress: FitProgress) -> bool
         """Whether the best number of steps gains enough, by the log-densities (k,)."""
         return float(curve.max()) - without_flow > MIN_FLOW_GAIN
 
-    def expect_rest(curve: Floats) -> None:
-        """Expect nothing more if there will be no flow."""
+    def announce_rest(curve: Floats) -> None:
+        """Announce that nothing follows if there will be no flow."""
         if not gains(curve):
-            progress.expect_no_more()
+            progress.announce_last_phase()
 
-    curve = fit_trial_flows([trial], TRIAL_SETTINGS, seed, progress, expect_rest)
+    curve = fit_trial_flows([trial], TRIAL_SETTINGS, seed, progress, announce_rest)
     return gains(curve.log_probs)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -38,15 +38,24 @@ from sliceflow.estimators.density.gaussianization import (
     fit_gaussianization,
     fit_normal,
 )
-from sliceflow.estimators.density.plan import DensityPlan, PlannedClass, fit_bytes
-from sliceflow.estimators.density.progress import FLOW, DensityEvent, FitProgress
-from sliceflow.estimators.density.settings import (
-    GaussianizationParameters,
-    GaussianizationSettings,
+from sliceflow.estimators.density.plan import (
+    DensityPlan,
+    NormalClass,
+    TunedClass,
+    UntunedClass,
+    fit_bytes,
 )
+from sliceflow.estimators.density.progress import (
+    FLOW,
+    DensityEvent,
+    FitProgress,
+    expected_flow,
+)
+from sliceflow.estimators.density.settings import GaussianizationParameters
 from sliceflow.estimators.density.settings_search import (
     choose_settings,
-    expect_trials,
+    expected_phases,
+    expected_trials,
     require_enough_rows,
 )
 from sliceflow.estimators.density.support import (
@@ -98,7 +107,7 @@ class DensityAdapter:
         what = f"{n} rows of {d} columns need"
         require_memory(fit_bytes(n, d), self.device, what, "fit fewer rows")
         low, high = as_column_bounds(self.bounds, d, "columns")
-        training = _TrainingRows.from_rows(rows, low, high, self.device, seed)
+        training = UnboundedRows.from_rows(rows, low, high, self.device, seed)
         encoder = None
         if rows.conditions is not None:
             encoder = rows.conditions.encoder
@@ -108,7 +117,7 @@ class DensityAdapter:
         return self._plan_classes(training, encoder, seed)
 
     def _plan_classes(
-        self, training: _TrainingRows, encoder: ClassEncoder | None, seed: Seed
+        self, training: UnboundedRows, encoder: ClassEncoder | None, seed: Seed
     ) -> PlannedClassDensityFit:
         """Plan a density of each class, or one of all rows."""
         rows_by_class = training.rows_by_class()
@@ -125,17 +134,17 @@ class DensityAdapter:
         )
         return PlannedClassDensityFit(plan, training, encoder, self.device, seed)
 
-    def _plan_class(self, n: int, d: int, is_class: bool) -> PlannedClass:
-        """Plan for n rows of d columns, which are those of a class or all rows."""
+    def _plan_class(self, n: int, d: int, is_class: bool) -> UntunedClass | NormalClass:
+        """Plan the density of n rows of d columns: of one class, or of all."""
         if n < MIN_ROWS_TO_CHOOSE or (is_class and _is_small_class(n, d)):
-            return PlannedClass(n, settings=None)
+            return NormalClass(n)
         require_enough_rows(n, self.parameters)
-        progress = FitProgress()
-        expect_trials(n, self.parameters, progress)
-        return PlannedClass(n, self.parameters, n_trial_steps=progress.steps_total)
+        trials = expected_trials(n, self.parameters)
+        n_trial_steps = sum(phases.n_steps for phases in trials)
+        return UntunedClass(n, self.parameters, n_trial_steps)
 
     def _plan_conditional(
-        self, training: _TrainingRows, encoder: ContinuousEncoder, seed: Seed
+        self, training: UnboundedRows, encoder: ContinuousEncoder, seed: Seed
     ) -> PlannedConditionalDensityFit:
         """Plan a regression on y, and the density of what is left over."""
         n, d = training.x.shape
@@ -211,7 +220,7 @@ def _tie_warning(
 
 
 @dataclass(frozen=True)
-class _TrainingRows:
+class UnboundedRows:
     """The rows of a fit, in columns without bounds."""
 
     user_rows: VectorRows
@@ -227,7 +236,7 @@ class _TrainingRows:
         high: Floats,
         device: torch.device,
         seed: Seed,
-    ) -> _TrainingRows:
+    ) -> UnboundedRows:
         """The user's rows between bounds (d,); a `DataError` if they have no density.
 
         This is checked here, and not while rows are read, because it takes all rows of
@@ -260,7 +269,7 @@ class PlannedClassDensityFit:
     """A planned fit of a density of each class, or of all rows without y."""
 
     plan: DensityPlan
-    training: _TrainingRows
+    training: UnboundedRows
     encoder: ClassEncoder | None
     device: torch.device
     seed: Seed
@@ -275,48 +284,62 @@ class PlannedClassDensityFit:
     ) -> FitResult[FittedClassDensities]:
         """Choose the settings of every class by trials, then fit their densities."""
         progress = FitProgress(listeners)
-        result = self.tune(progress)._fit_classes(progress)
+        classes = self._tune_classes(progress)
+        result = self._fit_classes(classes, progress)
         progress.notify_of_end()
         return result
 
-    def tune(self, progress: FitProgress) -> PlannedClassDensityFit:
-        """This fit, with the settings of every class chosen."""
+    def tune(self, listeners: Sequence[EventListener[DensityEvent]]) -> Self:
+        """This fit, with the settings of every class chosen by trials."""
+        classes = self._tune_classes(FitProgress(listeners))
+        return replace(self, plan=replace(self.plan, classes=classes))
+
+    def _tune_classes(
+        self, progress: FitProgress
+    ) -> tuple[TunedClass | NormalClass, ...]:
+        """The plan of every class, with its settings chosen."""
         self._announce_phases(progress)
-        classes = [
-            self._tune_class(c, x, progress)
-            for c, x in enumerate(self.training.rows_by_class())
-        ]
-        return replace(self, plan=replace(self.plan, classes=tuple(classes)))
+        tuned: list[TunedClass | NormalClass] = []
+        for c, x in enumerate(self.training.rows_by_class()):
+            planned = self.plan.classes[c]
+            if isinstance(planned, UntunedClass):
+                planned = self._tune_class(c, planned, x, progress)
+            tuned.append(planned)
+        return tuple(tuned)
 
     def _announce_phases(self, progress: FitProgress) -> None:
         """Announce the trials and flows of all classes, for estimates of the time."""
         for c, planned in enumerate(self.plan.classes):
-            if isinstance(planned.settings, GaussianizationParameters):
-                class_progress = self._for_class(c, progress)
-                expect_trials(planned.n_rows, planned.settings, class_progress)
-                class_progress.expect(FLOW, 1, planned.settings.expected_steps)
+            phases = [expected_flow(planned.expected_steps)]
+            if isinstance(planned, UntunedClass):
+                phases = expected_phases(planned.n_rows, planned.parameters)
+            self._for_class(c, progress).announce(phases)
 
-    def _tune_class(self, c: int, x: Tensor, progress: FitProgress) -> PlannedClass:
+    def _tune_class(
+        self, c: int, planned: UntunedClass, x: Tensor, progress: FitProgress
+    ) -> TunedClass:
         """Choose the settings of class c by trials on its rows x (n, d)."""
-        planned = self.plan.classes[c]
-        if not isinstance(planned.settings, GaussianizationParameters):
-            return planned
         progress = self._for_class(c, progress)
         steps_before = progress.steps_done
         seed = self.seed.child("class", c)
-        settings = choose_settings(x, planned.settings, seed, progress)
-        progress.expect(FLOW, 1, settings.n_steps)
+        settings = choose_settings(x, planned.parameters, seed, progress)
         n_trial_steps = progress.steps_done - steps_before
-        return PlannedClass(planned.n_rows, settings, n_trial_steps)
+        return TunedClass(planned.n_rows, settings, n_trial_steps)
 
-    def _fit_classes(self, progress: FitProgress) -> FitResult[FittedClassDensities]:
-        """Fit the density of each class; the settings of all must be chosen."""
+    def _fit_classes(
+        self, classes: tuple[TunedClass | NormalClass, ...], progress: FitProgress
+    ) -> FitResult[FittedClassDensities]:
+        """Fit the density of each class."""
         rows_by_class = self.training.rows_by_class()
         class_flows = []
-        for c in range(len(rows_by_class)):
-            class_flows.append(self._fit_class(c, rows_by_class, progress))
+        for c, planned in enumerate(classes):
+            if isinstance(planned, NormalClass):
+                flow = fit_normal(rows_by_class[c], rows_by_class)
+            else:
+                flow = self._fit_flow(c, planned, rows_by_class[c], progress)
+            class_flows.append(flow)
         fitted = FittedClassDensities(
-            plan=self.plan,
+            plan=replace(self.plan, classes=classes),
             support_transform=self.training.support_transform,
             class_flows=tuple(class_flows),
             y_encoder=self.encoder,
@@ -326,19 +349,15 @@ class PlannedClassDensityFit:
         )
         return FitResult(fitted, progress.history.as_columns(), self.training.warning)
 
-    def _fit_class(
-        self, c: int, rows_by_class: Sequence[Tensor], progress: FitProgress
+    def _fit_flow(
+        self, c: int, planned: TunedClass, x: Tensor, progress: FitProgress
     ) -> Gaussianization:
-        """Fit the density of class c, given the rows (n, d) of each class."""
-        x = rows_by_class[c]
-        settings = self.plan.classes[c].settings
-        if settings is None:
-            return fit_normal(x, rows_by_class)
-        assert isinstance(settings, GaussianizationSettings), "they are chosen"
+        """Fit the flow of class c to its rows x (n, d)."""
         progress = self._for_class(c, progress)
         progress.begin_phase(FLOW)
         seed = self.seed.child("class", c)
-        return fit_gaussianization(x, settings, seed, [progress.notify_of_step])
+        listeners = [progress.notify_of_step]
+        return fit_gaussianization(x, planned.settings, seed, listeners)
 
     def _for_class(self, c: int, progress: FitProgress) -> FitProgress:
         """The progress of the fit, for the phases of class c, or of all rows."""
@@ -357,7 +376,7 @@ class PlannedConditionalDensityFit:
     """
 
     plan: DensityPlan
-    training: _TrainingRows
+    training: UnboundedRows
     encoder: ContinuousEncoder
     device: torch.device
     seed: Seed

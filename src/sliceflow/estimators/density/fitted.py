@@ -101,7 +101,7 @@ class BaseFittedDensity(ABC, Generic[Y]):
     def _encode_y(self, y: Any, n: int | None, noun: str) -> tuple[Y, NDArray[Any]]:
         """The user's y of n rows, encoded, and as the user writes it for each row.
 
-        The parameters are those of `Conditions.for_model`.
+        `Conditions.for_model` has the same parameters.
         """
 
     @abstractmethod
@@ -248,7 +248,7 @@ class FittedClassDensities(BaseFittedDensity[ClassIndices]):
         y: ClassIndices,
         map_rows: Callable[[Gaussianization, Tensor], Tensor],
     ) -> Tensor:
-        """Rows (n, d), those of each class mapped by its density, in their order."""
+        """Rows (n, d) in their order, each mapped by the density of its class."""
         result = torch.empty_like(rows)
         class_indices = y.values.to(rows.device)
         for c, flow in enumerate(self.class_flows):

@@ -71,7 +71,7 @@ class Gaussianization:
         return log_prob(x, self.composition)
 
     def has_columns(self, d: int) -> bool:
-        """Whether all maps are of d columns; those of a damaged file may not be."""
+        """Whether all maps are of d columns. In a damaged file, they may not be."""
         has_directions = all(len(step.theta) == d for step in self.steps)
         return has_directions and self.initial_map.has_columns(d)
 

@@ -168,8 +168,8 @@ def _fit_grown(x: Tensor, settings: InitialMapSettings, seed: Seed) -> InitialMa
 def fit_normal_initial_map(x: Tensor, rows_by_class: Sequence[Tensor]) -> InitialMap:
     """Fit a normal distribution around rows x (n, d), for a class of few rows.
 
-    Its covariance is that within all classes, whose rows are `rows_by_class`; if these
-    have one row each, that of all rows.
+    Its covariance is the one within all classes, whose rows are `rows_by_class`. If the
+    classes have one row each, it is the covariance of all rows.
     """
     deviations = torch.cat([rows - rows.mean(0) for rows in rows_by_class])
     if bool((deviations.std(0) == 0).any()):

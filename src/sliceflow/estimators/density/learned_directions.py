@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sliceflow.arrays import SMALLEST_POSITIVE, Floats
+from sliceflow.arrays import SMALLEST_POSITIVE, Floats, Ints
 from sliceflow.engine.random import Seed
 from sliceflow.estimators.density.bases import FREQUENCIES, Cosines, SmoothBasis
 from sliceflow.estimators.density.progress import FitProgress
@@ -37,7 +37,7 @@ TRIAL_DIRECTIONS = "trial directions"
 # with 10 parameters, as by logistic regression, the error of the means falls from .79
 # to .51, .39 and .39 of the noise (10,000 rows).
 N_ROUNDS = 3
-# Regressions of a round alternate so often between coefficients and noise.
+# How often a regression computes its coefficients, and then the variance of the noise.
 N_NOISE_UPDATES = 2
 # Rows at which gradients are averaged: a covariance needs no more.
 MAX_GRADIENT_ROWS = 3_000
@@ -79,16 +79,9 @@ class _MeanRegression:
         coefficients = np.zeros((len(groups), x.shape[1]))
         noise_variance = np.ones(x.shape[1])
         for j, column in enumerate(x.T):
-            products = features.T @ column
-            penalties = np.ones(int(groups.max()) + 1)
-            variance = 1.0
-            for _ in range(N_NOISE_UPDATES):
-                coefficients[:, j], penalties = evidence_ridge(
-                    gram / variance, products / variance, groups, penalties
-                )
-                residual = column - features @ coefficients[:, j]
-                variance = max(float(np.mean(residual**2)), MIN_NOISE_VARIANCE)
-            noise_variance[j] = variance
+            coefficients[:, j], noise_variance[j] = _fit_mean(
+                column, features, gram, groups
+            )
         return cls(cosines, coefficients, noise_variance)
 
     def log_likelihood(self, x: Floats, t: Floats) -> float:
@@ -113,15 +106,40 @@ class _MeanRegression:
         return total
 
 
-class _JudgedCosines(NamedTuple):
-    """Cosines, the log-likelihood of held-out rows, and the root of their directions.
+def _fit_mean(
+    column: Floats, features: Floats, gram: Floats, groups: Ints
+) -> tuple[Floats, float]:
+    """The coefficients (p,) of the mean of a column (n,), and the variance around it.
 
-    Random directions have no root.
+    The ridge regression on features (n, p) needs the variance of the noise, and its
+    residuals give this variance: so both are computed in turn.
+
+    Parameters
+    ----------
+    column : a standardized column of rows
+    features : of the conditions
+    gram : the products (p, p) of the features
+    groups : the group of each feature (p,), −1 of the constant
     """
+    products = features.T @ column
+    coefficients = np.zeros(len(groups))
+    penalties = np.ones(int(groups.max()) + 1)
+    variance = 1.0
+    for _ in range(N_NOISE_UPDATES):
+        coefficients, penalties = evidence_ridge(
+            gram / variance, products / variance, groups, penalties
+        )
+        residual = column - features @ coefficients
+        variance = max(float(np.mean(residual**2)), MIN_NOISE_VARIANCE)
+    return coefficients, variance
+
+
+class _JudgedCosines(NamedTuple):
+    """Cosines, and what others must exceed to replace them."""
 
     cosines: Cosines
-    score: float
-    root: Floats | None
+    score_to_exceed: float  # the log-likelihood of held-out rows
+    root: Floats | None  # of the directions; None if they are random
 
 
 def learn_directions(
@@ -156,7 +174,7 @@ def learn_directions(
         regression = _MeanRegression.from_data(x, t, cosines)
         score = regression.log_likelihood(held_out_x, held_out_t)
         is_ended = progress.notify_of_trial("learned directions of y", score)
-        if score <= best.score:
+        if score <= best.score_to_exceed:
             break
         best = _JudgedCosines(cosines, score, root)
     if best.root is None or len(x) < MIN_ROWS_OF_TWO_GROUPS:

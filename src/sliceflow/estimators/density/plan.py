@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 
 from sliceflow.base.fit_plan import FitPlan
-from sliceflow.estimators.density.progress import FitProgress
 from sliceflow.estimators.density.settings import (
     Auto,
     GaussianizationParameters,
     GaussianizationSettings,
     choose_n_knots,
 )
-from sliceflow.estimators.density.settings_search import expect_trials
+from sliceflow.estimators.density.settings_search import expected_trials
 from sliceflow.estimators.density.trials import MAX_ROWS_TO_CHOOSE
 from sliceflow.saved_types import Count
 
@@ -37,53 +36,77 @@ _ARRAYS_PER_MAP = 8
 
 
 @dataclass(frozen=True)
-class PlannedClass:
-    """The plan of the density of one class, or of all rows."""
+class UntunedClass:
+    """The plan of one class, or of all rows, before trials choose its settings."""
 
     n_rows: Count
-    # What the user says of the flow, until the fit has chosen its settings. None if
-    # there are too few rows for one: then the class is normal, with a covariance that
-    # all classes share.
-    settings: GaussianizationParameters | GaussianizationSettings | None
-    # Steps of the trials that choose the settings: about how many, until they are done.
-    n_trial_steps: Count = 0
-
-    @property
-    def is_tuned(self) -> bool:
-        """Whether all settings are chosen."""
-        return not isinstance(self.settings, GaussianizationParameters)
+    parameters: GaussianizationParameters  # what the user says of the flow
+    n_trial_steps: Count  # steps of the trials: about how many
 
     @property
     def expected_steps(self) -> int:
         """The most steps of the flow, or about how many if this is "auto"."""
-        if self.settings is None:
-            return 0
-        if isinstance(self.settings, GaussianizationParameters):
-            return self.settings.expected_steps
-        return self.settings.n_steps
+        return self.parameters.expected_steps
 
     @property
     def n_steps(self) -> int | Auto:
         """The most steps of the flow."""
-        if self.settings is None:
-            return 0
-        return self.settings.n_steps
+        return self.parameters.n_steps
 
     @property
     def penalty(self) -> float | Auto:
         """The penalty of rough maps of the flow."""
-        if self.settings is None:
-            return 0.0
-        return self.settings.penalty
+        return self.parameters.penalty
 
     @property
     def n_components(self) -> int | Auto:
-        """The components of the mixture before the flow; 1 is a normal distribution."""
-        if self.settings is None:
-            return 1
-        if isinstance(self.settings, GaussianizationParameters):
-            return self.settings.n_components
+        """The components of the mixture before the flow."""
+        return self.parameters.n_components
+
+
+@dataclass(frozen=True)
+class TunedClass:
+    """The plan of one class, or of all rows, with settings that trials have chosen."""
+
+    n_rows: Count
+    settings: GaussianizationSettings
+    n_trial_steps: Count  # steps of the trials that were done
+
+    @property
+    def expected_steps(self) -> int:
+        """The most steps of the flow."""
+        return self.settings.n_steps
+
+    @property
+    def n_steps(self) -> int:
+        """The most steps of the flow."""
+        return self.settings.n_steps
+
+    @property
+    def penalty(self) -> float:
+        """The penalty of rough maps of the flow."""
+        return self.settings.penalty
+
+    @property
+    def n_components(self) -> int:
+        """The components of the mixture before the flow."""
         return self.settings.initial_map.n_components
+
+
+@dataclass(frozen=True)
+class NormalClass:
+    """The plan of a class with too few rows for a flow: a normal distribution.
+
+    All classes share its covariance. It has the members of other classes: a normal
+    distribution is a mixture of one component, without a flow or trials.
+    """
+
+    n_rows: Count
+    n_trial_steps: ClassVar[int] = 0
+    expected_steps: ClassVar[int] = 0
+    n_steps: ClassVar[int] = 0
+    penalty: ClassVar[float] = 0.0
+    n_components: ClassVar[int] = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +116,7 @@ class DensityPlan(FitPlan):
     n_rows: Count
     n_columns: Count
     # One for each class, or one for all rows; none if y is continuous.
-    classes: tuple[PlannedClass, ...]
+    classes: tuple[UntunedClass | TunedClass | NormalClass, ...]
     dtype: Literal["float32", "float64"] = "float64"  # of samples, as of X
     condition_dim: Count = 0  # columns of a continuous y
 
@@ -129,7 +152,7 @@ class DensityPlan(FitPlan):
     @property
     def is_tuned(self) -> bool:
         """Whether all settings are chosen."""
-        return all(each.is_tuned for each in self.classes)
+        return not any(isinstance(each, UntunedClass) for each in self.classes)
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -158,9 +181,9 @@ class DensityPlan(FitPlan):
         """How many numbers take as long as a regression on y and trials of its flow."""
         d = self.n_columns
         n = min(self.n_rows, MAX_ROWS_TO_CHOOSE)
-        progress = FitProgress()
-        expect_trials(n, GaussianizationParameters(), progress)
-        n_numbers = progress.steps_total * _numbers_per_step(n, d)
+        trials = expected_trials(n, GaussianizationParameters())
+        n_trial_steps = sum(phases.n_steps for phases in trials)
+        n_numbers = n_trial_steps * _numbers_per_step(n, d)
         per_row: float = _NUMBERS_PER_REGRESSED_VALUE * self.condition_dim**1.5
         return n_numbers + n * d * per_row
 

@@ -28,8 +28,8 @@ class DensityTrialEvent:
     trial : str
         What was tried, such as "mixture of 8 components".
     held_out_log_prob : float
-        The mean log-density of held-out rows in the trial, in its own units: compare it
-        with those of other trials.
+        The mean log-density of held-out rows in the trial, in units of the trials:
+        compare it with other trials only.
     steps_done : int
         Trials and steps done.
     steps_total : int
@@ -53,6 +53,25 @@ class DensityTrialEvent:
 
 # What the listeners of a density get: trials first, then the steps of its flows.
 DensityEvent: TypeAlias = FlowEvent | DensityTrialEvent
+
+
+@dataclass(frozen=True)
+class ExpectedPhases:
+    """Phases of one kind that a fit will probably have, and about how long each is."""
+
+    kind: str
+    n_phases: int
+    steps_per_phase: int
+
+    @property
+    def n_steps(self) -> int:
+        """The steps of all these phases."""
+        return self.n_phases * self.steps_per_phase
+
+
+def expected_flow(n_steps: int) -> ExpectedPhases:
+    """The phase in which a flow of so many steps is fitted to all rows."""
+    return ExpectedPhases(FLOW, n_phases=1, steps_per_phase=n_steps)
 
 
 @dataclass
@@ -82,14 +101,14 @@ class FitProgress:
     """Counts the trials and steps of one fit, and notifies its listeners of each.
 
     A fit has phases, one after the other, of several kinds: the trials of mixtures of
-    one kind, one trial of a flow, a flow. `expect` announces those of a kind, and
+    one kind, one trial of a flow, a flow. `announce` says which are expected, and
     `begin_phase` begins each. `for_class` gives what the phases of one class report to.
 
     Parameters
     ----------
     listeners : of the fit
     class_name : the class whose phases these are; "" without classes
-    class_index : its index among the classes, which is that of its flow
+    class_index : its index among the classes, which its flow has, too
     started_at : when the fit began
     history : of the flows, without trials
     """
@@ -105,15 +124,20 @@ class FitProgress:
         """The progress of the same fit, for the phases of one class."""
         return replace(self, class_name=name, class_index=index)
 
-    def expect(self, kind: str, n_phases: int, n_steps: float) -> None:
-        """Announce phases of a kind, for the class, of about `n_steps` each.
+    def announce(self, phases: Sequence[ExpectedPhases]) -> None:
+        """Announce phases of the class that will follow.
 
-        This replaces what was announced of the kind before.
+        This replaces what was announced of the same kinds before.
         """
-        estimate = _PhaseEstimate(n_phases, n_steps)
-        self._counts.estimates[self.class_name, kind] = estimate
+        for expected in phases:
+            estimate = _PhaseEstimate(expected.n_phases, expected.steps_per_phase)
+            self._counts.estimates[self.class_name, expected.kind] = estimate
 
-    def expect_no_more(self) -> None:
+    def announce_no_more(self, kind: str) -> None:
+        """Announce that no other phase of a kind will follow for the class."""
+        self.announce([ExpectedPhases(kind, n_phases=0, steps_per_phase=0)])
+
+    def announce_last_phase(self) -> None:
         """Announce that the running phase is the last of the fit."""
         self._counts.estimates.clear()
 

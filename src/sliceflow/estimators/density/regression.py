@@ -41,7 +41,7 @@ from sliceflow.estimators.density.log_normal import (
     normal_score,
     take_logs,
 )
-from sliceflow.estimators.density.progress import FitProgress
+from sliceflow.estimators.density.progress import ExpectedPhases, FitProgress
 from sliceflow.estimators.density.trials import RowsGivenY, Split
 from sliceflow.saved_types import ArraySpec
 
@@ -164,8 +164,12 @@ def fit_triangular_regression(
     Trials choose the features of each function; then all rows are fitted. No column of
     x may be constant.
     """
-    progress.expect(TRIAL_DIRECTIONS, 1, 1 + N_ROUNDS)
-    progress.expect(TRIAL_FEATURES, 1, x.shape[1])
+    progress.announce(
+        [
+            ExpectedPhases(TRIAL_DIRECTIONS, 1, 1 + N_ROUNDS),
+            ExpectedPhases(TRIAL_FEATURES, 1, x.shape[1]),
+        ]
+    )
     units = _ColumnUnits.from_data(x)
     rows = RowsGivenY(units.standardize(x), y)
     split = _split_rows(rows, seed.child("held out"))

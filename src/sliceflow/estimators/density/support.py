@@ -205,7 +205,7 @@ def check_scales(unbounded: Tensor, names: Names) -> None:
 def check_not_constant(X: Floats, group: RowGroup, names: Names) -> None:
     """Raise a `DataError` if a column of X (n, d) is constant in a group of its rows.
 
-    `names` are those of the columns.
+    `names` are the names of the columns.
     """
     rows = X[group.mask]
     for j in range(rows.shape[1]):
@@ -239,7 +239,7 @@ def jitter_ties(
     """Rows X (n, d) without many ties, and the columns that had them.
 
     A column in which one value fills more than `MAX_SHARE_OF_ONE_VALUE` of the rows, or
-    more than `MAX_SHARE_IN_CLASS` of those of a class, has no density. Its values are
+    more than `MAX_SHARE_IN_CLASS` of a class, has no density. Its values are
     jittered: each gets uniform noise as wide as the smallest step between two values.
     Then the density at a value, times that step, is about its probability.
 

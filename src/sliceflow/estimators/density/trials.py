@@ -154,7 +154,7 @@ def fit_trial_flows(
     settings: GaussianizationSettings,
     seed: Seed,
     progress: FitProgress,
-    expect_rest: Callable[[Floats], None],
+    announce_rest: Callable[[Floats], None],
 ) -> HeldOutCurve:
     """Fit a flow in each trial, and return how likely held-out rows are at each step.
 
@@ -167,8 +167,8 @@ def fit_trial_flows(
     settings : of the flows
     seed : of the flows
     progress : is notified of every step
-    expect_rest : tells `progress` what follows the trials, as far as the curve of those
-    that are over says; it is called before listeners hear of the last step of a trial
+    announce_rest : tells `progress` what follows the trials, by the mean curve of those
+    that are over; it is called before listeners hear of the last step of a trial
     """
     curves: list[Floats] = []
     for fold, trial in enumerate(trials):
@@ -179,10 +179,10 @@ def fit_trial_flows(
         curves.append(flow.log_probs)
         is_ended = flow.is_cut_short
         if settings.n_steps > 0 and not flow.is_cut_short:
-            expect_rest(np.mean(curves, axis=0))
+            announce_rest(np.mean(curves, axis=0))
             is_ended = progress.notify_of_trial(name, flow.score, is_last=True)
         if is_ended:
-            progress.expect(TRIAL_FLOWS, 0, 0)
+            progress.announce_no_more(TRIAL_FLOWS)
             is_complete = fold == len(trials) - 1 and not flow.is_cut_short
             return HeldOutCurve(np.mean(curves, axis=0), is_ended, is_complete)
     return HeldOutCurve(np.mean(curves, axis=0), is_ended=False, is_complete=True)

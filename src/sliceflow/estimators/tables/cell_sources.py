@@ -35,7 +35,7 @@ class CellSources:
     more level.
 
     Another tree predicts the source of new cells, so each source has a number, which is
-    its class: 0 for the tree, i + 1 for a cell that equals that of the column
+    its class: 0 for the tree, i + 1 for a cell that equals the cell of the column
     `equal_indices[i]`, and the next two for missing and computed.
     """
 

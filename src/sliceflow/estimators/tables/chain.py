@@ -268,7 +268,7 @@ def draw_rows(
         unfinished = unfinished[is_refused]
         if not len(unfinished):
             return level_positions
-    raise _no_rows_error(table.rule_set, level_positions[unfinished], n)
+    raise _constraints_error(table.rule_set, level_positions[unfinished], n)
 
 
 def _solve_and_refuse(
@@ -310,7 +310,7 @@ def make_blank_row(
     return row
 
 
-def _no_rows_error(
+def _constraints_error(
     rule_set: RuleSet, level_positions: LevelPositions, n: int
 ) -> DataError:
     """The error for rows (m, d) of n that break a rule each time."""

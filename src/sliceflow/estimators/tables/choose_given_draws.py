@@ -1,7 +1,8 @@
-"""How rows are drawn that have what is given: plain draws, or those of a chain anew.
+"""How rows are drawn that have what is given: in one of two ways.
 
-Plain draws that have it come from a model of all rows. A chain that is fitted again to
-the rows that have it is closer to these. A detector on halves of the rows chooses.
+Either the chain of all rows draws, and the draws that have what is given are kept: the
+plain draws. Or another chain is fitted to the rows that have it, and is closer to these
+few rows. A detector on halves of the rows chooses.
 """
 
 from __future__ import annotations
@@ -53,8 +54,7 @@ def plain_draws_are_better(
     what is given. If few have it, nothing is compared, and plain draws are better,
     because they are not close to these few rows.
 
-    Of a wide table, only the first columns are drawn and compared, and those that are
-    given.
+    Of a wide table, only the first columns and the given ones are drawn and compared.
 
     Parameters
     ----------
@@ -107,7 +107,10 @@ class _TrialDrawer:
     drawn_indices: Sequence[int]
 
     def plain_draws(self, train: LevelPositions, n: int) -> LevelPositions:
-        """Of n draws of a chain of all train rows, the ones that have what is given."""
+        """Draw n rows by a chain of all train rows.
+
+        Draws that do not have what is given are left out.
+        """
         draws = trial_draws(
             self.table,
             train,
@@ -119,7 +122,10 @@ class _TrialDrawer:
         return draws[self.given_rows.matches(draws)]
 
     def refitted_draws(self, train: LevelPositions, n: int) -> LevelPositions:
-        """At most n draws of a chain of only the train rows that have what is given."""
+        """Draw n rows by a chain of only the train rows with what is given.
+
+        Draws that do not have it are left out.
+        """
         draws = trial_draws(
             self.table,
             train[self.given_rows.matches(train)],
@@ -136,8 +142,9 @@ class _Comparison(NamedTuple):
     """Held-out rows that have what is given, and draws that have it."""
 
     rows: LevelPositions  # (m, d)
-    plain: LevelPositions  # (about m, d), of a chain of all fitted rows
-    refitted: LevelPositions  # (at most m, d), of a chain of those that have it
+    plain: LevelPositions  # (about m, d), by a chain of all fitted rows
+    # (at most m, d), by a chain of only the fitted rows that have what is given
+    refitted: LevelPositions
 
     @property
     def is_possible(self) -> bool:
@@ -145,7 +152,7 @@ class _Comparison(NamedTuple):
         return min(len(self.rows), len(self.plain), len(self.refitted)) >= N_FOLDS
 
     def gain_of_refit(self, column_indices: Sequence[int]) -> float:
-        """By how much the AUC of refitted draws is lower than that of plain ones."""
+        """By how much the AUC of refitted draws is lower than the AUC of plain ones."""
         rows = self.rows[:, column_indices]
         auc_of_plain = detector_auc(rows, self.plain[:, column_indices])
         auc_of_refitted = detector_auc(rows, self.refitted[:, column_indices])

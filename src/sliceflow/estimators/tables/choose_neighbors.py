@@ -61,7 +61,7 @@ def choose_n_neighbors(
     Parameters
     ----------
     table : the table
-    settings : those of the trees that draw the other columns
+    settings : of the trees that draw the other columns
     strategies : one for each column of `table.drawing_order`
     on_trial : called after each trial, with what was tried
     """
@@ -113,7 +113,7 @@ def _neighbors_are_better(
     strategies: Sequence[Strategy],
     on_trial: Callable[[str], None],
 ) -> bool:
-    """Whether a detector tells draws from nearest rows less easily than those of trees.
+    """Whether a detector finds draws from nearest rows less easily than draws of trees.
 
     Draws are of one half of the rows, with k/2 nearest rows, and the detector compares
     them with the other half.
@@ -139,8 +139,9 @@ def _nearness_excess(
 ) -> float:
     """How much nearer to rows draws are than they may be; positive if too near.
 
-    It is the logarithm of the least allowed ratio of distances minus that of the actual
-    ratio, of draws to rows over `row_distances` (n,), which are between rows.
+    Distances of draws to rows are compared with `row_distances` (n,), which are between
+    rows: by their ratio. The excess is the logarithm of the least ratio that is allowed
+    minus the logarithm of the actual ratio.
     """
     n_draws = TRIAL_DRAWS_PER_ROW * len(table.level_positions)
     draws = trial_draws(table, table.level_positions, n_draws, settings, strategies)

@@ -81,8 +81,8 @@ class _TreeInput(NamedTuple):
 class ColumnModel:
     """The conditional distribution of one column, given other columns.
 
-    `source_tree` draws where a new cell comes from (`CellSources`), and `sampler` draws
-    those that come from the tree of the column.
+    `source_tree` draws where a new cell comes from (`CellSources`). If it comes from
+    the tree of the column, `sampler` draws its value.
     """
 
     columns: Sequence[Column]  # all columns of the table

@@ -32,7 +32,7 @@ MIN_SHARE_NEAR_EQUAL = 0.2
 def find_orders(
     columns: Sequence[Column], level_positions: LevelPositions, numbers: NumberColumns
 ) -> list[LinearRule]:
-    """Orders a ≤ b that all rows keep, without those that follow from others.
+    """Orders a ≤ b that all rows keep, except orders that follow from others.
 
     Two orders in both directions are an equality, which computes the second column.
     Numbers are compared with numbers, and times with times.

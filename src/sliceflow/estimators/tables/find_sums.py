@@ -107,7 +107,7 @@ class _CandidateSum(NamedTuple):
 
     @property
     def sort_key(self) -> tuple[bool, int, float]:
-        """Sums that all rows keep come first, then those of few and small terms."""
+        """Sums that all rows keep come first, then sums of few and small terms."""
         size = float(np.abs(self.coefficients).sum())
         return (self.orientations[0].share < 1, len(self.orientations), size)
 

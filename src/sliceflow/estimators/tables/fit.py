@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 from sliceflow.base.estimator import FitResult
 from sliceflow.base.protocols import HistoryColumns
@@ -145,10 +146,16 @@ class PlannedTableFit:
     ) -> FitResult[FittedTable]:
         """Choose by trial how columns are drawn, and fit the chain that draws them."""
         progress = TableProgress(self.plan, listeners)
-        return self.tune(progress.end_trial)._fit_chain(progress)
+        plan = self._tuned_plan(progress.end_trial)
+        return replace(self, plan=plan)._fit_chain(progress)
 
-    def tune(self, on_trial: Callable[[str], None]) -> PlannedTableFit:
-        """This fit, with every setting chosen.
+    def tune(self, listeners: Sequence[events.EventListener[TableEvent]]) -> Self:
+        """This fit, with every setting chosen by trials."""
+        progress = TableProgress(self.plan, listeners)
+        return replace(self, plan=self._tuned_plan(progress.end_trial))
+
+    def _tuned_plan(self, on_trial: Callable[[str], None]) -> TablePlan:
+        """The plan with every setting chosen.
 
         `on_trial` is called after each trial, with what was tried.
         """
@@ -163,7 +170,7 @@ class PlannedTableFit:
             plan = replace(plan, n_neighbors=k)
         elif plan.n_neighbors and not may_use_neighbors(self.table, strategies):
             plan = replace(plan, n_neighbors=0)
-        return replace(self, plan=plan)
+        return plan
 
     def _fit_chain(self, progress: TableProgress) -> FitResult[FittedTable]:
         """Fit one step of the chain after the other; every setting must be chosen."""

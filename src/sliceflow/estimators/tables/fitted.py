@@ -88,9 +88,9 @@ class FittedTable:
     ) -> pd.DataFrame:
         """A DataFrame of n new rows that have what is given, by column.
 
-        They are plain draws that have it, or those of a chain of the other columns that
-        is fitted to the rows that have it (`plain_draws_are_better`). A warning says
-        what is doubtful about what is given.
+        They are plain draws that have it, or they are drawn by a chain of the other
+        columns that is fitted to the rows that have it (`plain_draws_are_better`). A
+        warning says what is doubtful about what is given.
         """
         given_rows = rows_with_given(self.table, given)
         if given_rows.notes:

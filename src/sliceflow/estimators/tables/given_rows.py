@@ -107,7 +107,7 @@ class GivenRows:
 
     @property
     def column_indices(self) -> set[int]:
-        """The columns that are given: those that `matches` reads."""
+        """The columns that are given, which `matches` reads."""
         indices = set(self.fixed_positions)
         for rule in self.rules:
             indices.update(rule.column_indices)
@@ -147,7 +147,7 @@ class _GivenColumn:
         return self.value if self.column.is_quantitative else None
 
     def may_have_given(self, positions: LevelPositions) -> Mask:
-        """Which cells (n,) have the value, or that nearest to a number.
+        """Which cells (n,) have the given value, or the one nearest to a given number.
 
         Rules are not checked here, except that a range has no missing cells.
         """
@@ -196,8 +196,8 @@ class _Given:
 class _MatchingRows(NamedTuple):
     """The rows that samples may come from."""
 
-    # (n,), those that have all that is given, but for numbers that few rows have. Of a
-    # number outside the table, the nearest one counts.
+    # Which rows (n,) have all that is given, except for given numbers that few rows
+    # have. In place of a number that is not in the table, the nearest one counts.
     is_match: Mask
     # The numbers that few rows have, by the indices of their columns, as grid values:
     # the nearest of the matching rows are moved to them.

@@ -98,7 +98,7 @@ def fill_missing(
         imputation broke a constraint
     """
     training_positions = _sample_training_rows(table, seed)
-    training = _TrainingRows(
+    training = _TrainingCopies(
         columns=table.columns,
         fillable=_fillable_columns(table, training_positions),
         level_positions=training_positions,
@@ -181,16 +181,16 @@ _ModelsByExcluded = dict[tuple[int, ...], list[ColumnModel]]
 
 
 @dataclass(frozen=True, eq=False)
-class _TrainingRows:
-    """The rows that models of the columns are fitted to, with their missing cells.
+class _TrainingCopies:
+    """Copies of training rows, to which the models of the columns are fitted.
 
-    There are several copies of them, whose missing cells are filled in different ways.
-    Each model of a column is fitted to another copy.
+    The missing cells of each copy are filled in another way, and each model of a column
+    is fitted to another copy.
     """
 
     columns: Sequence[Column]  # all columns of the table
     fillable: Sequence[int]  # indices of the columns that models see and draw
-    level_positions: LevelPositions  # (r, d)
+    level_positions: LevelPositions  # (r, d), of the rows of each copy
     n_copies: int  # and so the number of models of each column
     seed: Seed
 
@@ -220,9 +220,9 @@ class _TrainingRows:
     ) -> _ModelsByExcluded:
         """Fit the models of a column to copies (n_copies · r, d) of training rows.
 
-        Some see all other columns, and more do not see those of each excluded set. Rows
-        whose cell of the column was missing are left out. Each `sweep` has other random
-        numbers.
+        Some models see all other columns. For each excluded set there are more models,
+        which do not see its columns. Rows whose cell of the column was missing are left
+        out. Each `sweep` has other random numbers.
         """
         seed = self.seed.child("column", column_index, sweep)
         is_observed = has_value(self.level_positions[:, column_index])
@@ -291,7 +291,7 @@ class _SweptRows:
 
     def __init__(
         self,
-        training: _TrainingRows,
+        training: _TrainingCopies,
         rule_set: RuleSet,
         level_positions: LevelPositions,
         rng: np.random.Generator,
@@ -349,8 +349,8 @@ class _SweptRows:
     ) -> LevelPositions:
         """New cells (k,) of a model for some rows; `UNDRAWN` where rules allow none.
 
-        Rules wait for the `undrawn` columns: the one that is drawn, and those that
-        follow from it.
+        Rules wait for the `undrawn` columns: the one that is drawn, and the columns
+        that follow from it.
         """
         level_positions = self.level_positions[row_indices]
         rule_positions = _with_undrawn(level_positions, self._missing[row_indices])
@@ -388,7 +388,7 @@ class _Imputer:
     for other rows.
     """
 
-    training: _TrainingRows
+    training: _TrainingCopies
     models: dict[int, _ModelsByExcluded] = field(default_factory=dict)  # by column
 
     def fit_fill(

@@ -42,14 +42,14 @@ def impute_from_near_rows(
 ) -> None:
     """Fill the missing cells of rows (m, d), in place, as a first guess.
 
-    A category is that of the first of the nearest donors, in random order, that has
-    one. A number is that of the first donor plus what a regression on the other cells
-    expects of the difference between the two rows.
+    The nearest donors of a row are put in random order. A missing category is copied
+    from the first of them that has one. A missing number is the first donor's, plus the
+    difference between the two rows that a regression on their other cells expects.
 
     Parameters
     ----------
     columns : all columns of the table
-    training_positions : (r, d), of which the first are the donors
+    training_positions : (r, d); the donors are the first of these rows
     level_positions : (m, d), the rows to fill
     fillable : indices of the columns to fill
     rng : chooses the donors of each row
@@ -74,7 +74,7 @@ def impute_from_near_rows(
 
 
 def _first_axes(columns: Sequence[Column], fillable: Sequence[int]) -> dict[int, int]:
-    """The first axis of each column among those of `_points`, by the column's index."""
+    """The first axis that each column has in `_points`, by the column's index."""
     axis_of_column = {}
     axis = 0
     for c in fillable[:MAX_COLUMNS_OF_DONORS]:
@@ -108,9 +108,9 @@ def _find_donors(donor_points: Floats, points: Floats) -> Ints:
 def _expected_points(donor_points: Floats, donor: Ints, points: Floats) -> Floats:
     """Points (m, a) whose missing features (NaN) follow from one donor (m,) each.
 
-    A missing feature is that of the donor plus the conditional mean of the
-    difference between both points, given the others, in the Gaussian of all
-    donors.
+    A missing feature is the donor's, plus the expected difference between both points.
+    This is the conditional mean of the difference, given the other features, in the
+    Gaussian of all donors.
     """
     completed, precision = _fit_gaussian(donor_points)
     donor_features = completed[donor]
@@ -127,7 +127,7 @@ def _first_observed(positions: LevelPositions) -> LevelPositions:
 def _points(
     columns: Sequence[Column], level_positions: LevelPositions, fillable: Sequence[int]
 ) -> Floats:
-    """The features (m, a) of the first columns; those of missing cells are NaN."""
+    """The features (m, a) of the first columns, NaN for missing cells."""
     axes = []
     for c in fillable[:MAX_COLUMNS_OF_DONORS]:
         features = columns[c].features(level_positions[:, c])

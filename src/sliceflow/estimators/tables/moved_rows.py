@@ -224,7 +224,7 @@ class _LeastSquaresChange(NamedTuple):
 
     @classmethod
     def from_data(cls, y: Floats, numbers: _MovedNumbers) -> _LeastSquaresChange:
-        """Regress y (k,) on numbers as they are, and predict for those that moved."""
+        """Regress y (k,) on numbers before they move, and predict by those after."""
         center = numbers.before.mean(axis=0)
         x = numbers.before - center
         target = y - y.mean()
@@ -246,7 +246,7 @@ class _LeastSquaresChange(NamedTuple):
 def _check_exact(table: Table, c: int, grid_value: float, position: float) -> None:
     """Raise an error if a constraint needs a given value that has no exact position.
 
-    `position` is that of the nearest value. Without constraints, samples simply have
+    `position` is where the nearest value is. Without constraints, samples simply have
     the given value itself in place of the nearest one.
     """
     column = table.columns[c]
@@ -268,10 +268,10 @@ def _differences_to(
     table: Table, level_positions: LevelPositions, grid_values: Mapping[int, float]
 ) -> Floats:
     """Rows (n, d) minus given values of g columns (n, g), in standard deviations."""
-    of_rows = np.column_stack(
+    values = np.column_stack(
         [table.columns[c].grid_values_at(level_positions[:, c]) for c in grid_values]
     )
-    deviations = of_rows.std(axis=0)
+    deviations = values.std(axis=0)
     deviations = np.where(deviations > 0, deviations, 1.0)
     given = np.array(list(grid_values.values()))
-    return np.asarray((of_rows - given) / deviations)
+    return np.asarray((values - given) / deviations)

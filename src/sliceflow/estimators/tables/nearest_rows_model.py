@@ -57,9 +57,9 @@ class NearestRowsModel:
     """The first step of a chain: it draws several columns together."""
 
     columns: Sequence[Column]  # all columns of the table
-    drawn_indices: list[int]  # the indices of those that are drawn
-    drawn_positions: LevelPositions  # (n, p), their positions
-    scores: Floats  # (n, q), normal scores of the dense numbers among them
+    drawn_indices: list[int]  # the indices of the p columns that are drawn
+    drawn_positions: LevelPositions  # (n, p), of these columns
+    scores: Floats  # (n, q), normal scores of the dense numbers among these columns
     neighbors: Ints  # (n, k), the rows nearest to each row, itself among them
     unexplained: float  # share of the variance of scores that is within neighborhoods
 
@@ -100,7 +100,7 @@ class NearestRowsModel:
         This is the first step of a chain, so it reads no cell. Only where rare numbers
         move, it asks what is allowed: whole rows are checked once they are drawn.
         Numbers are moved by their order among the draws. So at least as many rows are
-        drawn as the table has, and those beyond m are left out.
+        drawn as the table has, and then only the first m are taken.
         """
         n_draws = len(partly_drawn)
         row_indices = self._random_rows(max(n_draws, len(self.drawn_positions)), rng)
@@ -181,8 +181,8 @@ class NearestRowsModel:
     ) -> LevelPositions:
         """Positions (m,) of column c with others for rare numbers.
 
-        A rare number stays if no move is allowed. Rows beyond those that are partly
-        drawn will be left out, so nothing is asked for them.
+        A rare number stays if no move is allowed. Only the first rows are in
+        `partly_drawn`. The others will be left out, so nothing is asked for them.
         """
         column = self.columns[c]
         moved = positions.copy()
@@ -201,13 +201,13 @@ class NearestRowsModel:
 
 
 def _complete_scores(scores: Floats, neighbors: Ints) -> Floats:
-    """Scores (n, q) in which a missing one (NaN) is the mean of those of the neighbors.
+    """Scores (n, q) in which missing ones (NaN) are the means of the neighbors' scores.
 
-    It is 0, the mean of all, if all neighbors are missing.
+    If the scores of all neighbors are missing, it is 0, the mean of all rows.
     """
-    of_neighbors = scores[neighbors]
-    n_observed = (~np.isnan(of_neighbors)).sum(1)
-    neighbor_means = np.nansum(of_neighbors, 1) / np.maximum(1, n_observed)
+    neighbor_scores = scores[neighbors]
+    n_observed = (~np.isnan(neighbor_scores)).sum(1)
+    neighbor_means = np.nansum(neighbor_scores, 1) / np.maximum(1, n_observed)
     return np.where(np.isnan(scores), neighbor_means, scores)
 
 

@@ -55,7 +55,7 @@ def may_use_neighbors(table: Table, strategies: Sequence[Strategy]) -> bool:
 def columns_for_neighbors(
     table: Table, strategies: Sequence[Strategy], fixed_indices: Sequence[int] = ()
 ) -> list[int]:
-    """Columns that can be drawn from nearest rows, except those of `fixed_indices`.
+    """Columns that can be drawn from nearest rows, except `fixed_indices`.
 
     No rule may derive them, or compare them with each other. The list is empty if there
     is no dense number.

@@ -97,7 +97,7 @@ class _Words:
         return tuple(form)
 
     def _form_of_word(self, word: str) -> list[str]:
-        """The characters that may replace those of a word or number."""
+        """The characters that may stand in each place of a word or number."""
         if self.is_hexadecimal:
             return [_LOWERCASE_HEX] * len(word)
         if word.isdecimal():
@@ -141,7 +141,7 @@ def _find_fixed_characters(
 ) -> dict[tuple[int, int], dict[int, str]]:
     """The characters that stay in words, by the place and the length of these.
 
-    The place is that of the word in its text.
+    The place counts the words before it in the text.
     """
     words_at = dict[tuple[int, int], set[str]]()
     for words in words_of_texts:
@@ -167,7 +167,7 @@ def _common_characters(words: Iterable[str]) -> dict[int, str]:
 
 
 def _form_of_number(number: str) -> list[str]:
-    """The digits that may replace those of a number of the same length.
+    """The digits that may stand in each place of a number of the same length.
 
     One leading zero stays, as of phone numbers. More are places for digits.
     """
@@ -307,8 +307,8 @@ def _choose_ranges(
 ) -> list[_WantedIntegers]:
     """From which ranges new integers are drawn, of one number of digits each.
 
-    The counters have the known and the wanted integers by their number of digits. A
-    range without room for those that are wanted leaves them to the next one.
+    The counters have the known and the wanted integers by their number of digits. If a
+    range has no room for its wanted integers, they are drawn from the next one.
     """
     n_wanted = n_wanted_of.total()
     largest = _largest_integer(column)

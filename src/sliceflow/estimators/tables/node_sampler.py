@@ -29,9 +29,9 @@ class DrawnCells(NamedTuple):
 class NodeSampler:
     """Draws cells of one column from the nodes of its tree.
 
-    Without a regression, the tree has positions: a cell has the one of a random row
-    of its node, or in a leaf one between two rows. With a regression, the tree has
-    residuals: a cell is what the regression predicts, plus a residual.
+    Without a regression, the tree has positions: a cell gets the position of a random
+    row of its node, or in a leaf a position between two rows. With a regression, the
+    tree has residuals: a cell is what the regression predicts, plus a residual.
     """
 
     column: Column
@@ -47,7 +47,7 @@ class NodeSampler:
     ) -> DrawnCells:
         """Draw a cell from each of the nodes (m,).
 
-        `prediction` (m,) is that of the regression, None if there is no regression.
+        `prediction` (m,) is what the regression predicts, None without a regression.
         Sums of prediction and residual that are beyond the ends of the column are
         `IMPOSSIBLE`, or with `clip` at the nearest end.
         """
@@ -77,7 +77,7 @@ class NodeSampler:
     ) -> LevelPositions:
         """Positions (m,) of predictions (m,) plus drawn residuals.
 
-        In leaves, the residual is between those of two rows.
+        In leaves, the residual is between the residuals of two rows.
         """
         between = drawn.below + drawn.fraction * (drawn.above - drawn.below)
         residual = np.where(is_leaf, between, drawn.values)
@@ -96,7 +96,7 @@ class NodeSampler:
     def level_range(self, node: Ints) -> LevelRange:
         """The lowest and the highest level among the rows of each node (m,).
 
-        Rows of a node above leaves are not sorted, so its range is that of the column.
+        Rows of a node above leaves are not sorted, so its range is the whole column.
         """
         lowest, highest = self.tree.leaf_range(node)
         whole = LevelRange.of_column(self.column, len(node))

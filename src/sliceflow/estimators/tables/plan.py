@@ -58,12 +58,10 @@ class TablePlan(FitPlan):
     n_neighbors: Count | None = 0  # None if trials will choose it
     rules: tuple[str, ...] = ()  # constraints, and dependencies that were found
     identifiers: tuple[Label, ...] = ()  # columns whose values are made up
-    # How many trials the fit runs, to choose for which columns regressions are better
-    # than trees, whether a label has separate trees, and how many near rows are best:
-    # of these, that is the most.
-    n_regression_trials: Count = 0
-    n_label_trials: Count = 0
-    n_neighbor_trials: Count = 0
+    # How many trials the fit runs, to choose
+    n_regression_trials: Count = 0  # whether regressions are better than trees
+    n_label_trials: Count = 0  # whether each level of a label has trees of its own
+    n_neighbor_trials: Count = 0  # how many near rows are best: at most so many trials
 
     @property
     def method(self) -> str:

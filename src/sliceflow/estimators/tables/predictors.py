@@ -24,7 +24,7 @@ MAX_GROUPS = 50
 
 
 def limit_predictors(data: ColumnData) -> ColumnData:
-    """The data with at most `MAX_PREDICTORS`: those that explain most of the column.
+    """The data with the predictors that explain most, at most `MAX_PREDICTORS`.
 
     What they explain is their correlation ratio.
     """

@@ -83,7 +83,7 @@ def move(
     leaf: LevelRange,
     rng: np.random.Generator,
 ) -> LevelPositions:
-    """Positions (m,) near those of rare levels (m,), but never the same.
+    """Positions (m,) near the positions of rare levels (m,), but never the same.
 
     They are in the range of the `leaf`, unless that is one level.
     """

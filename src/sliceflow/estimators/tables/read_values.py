@@ -30,7 +30,7 @@ class LocatedValues(NamedTuple):
 
     positions: LevelPositions  # (m,); of values outside the range, the nearest end
     grid_values: GridValues  # (m,); those of categories are their positions
-    unseen_values: pd.Series  # those that are no levels, in the dtype of the column
+    unseen_values: pd.Series  # the values that are no levels, in the column's dtype
 
 
 def locate_values(column: Column, values: pd.Series) -> LocatedValues:

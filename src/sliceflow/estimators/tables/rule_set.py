@@ -275,7 +275,7 @@ class RuleSet:
 def _solving_order(
     by_derived: Mapping[int, Sequence[SolvableRule]],
 ) -> list[int]:
-    """Columns of rules, so that each comes behind those from which it follows.
+    """Columns of rules, each behind the columns from which it follows.
 
     `by_derived` has the rules of each derived column. A `ParameterError` says that two
     constraints derive one column, or that some go in a circle.

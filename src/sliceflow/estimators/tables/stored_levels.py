@@ -112,7 +112,7 @@ def label_of_value(value: Any) -> Any:
 
 
 def to_python_type(value: Any) -> Any:
-    """A scalar of numpy as that of Python, in tuples as well; others are unchanged."""
+    """A scalar of numpy as one of Python, also in tuples; others are unchanged."""
     if isinstance(value, tuple):
         return tuple(to_python_type(part) for part in value)
     if isinstance(value, np.generic):

@@ -79,8 +79,9 @@ class FoundRule:
 def _follows_from_others(rule: Rule, determinants: Mapping[int, set[int]]) -> bool:
     """Whether a column follows from a determinant by way of another column.
 
-    `determinants` has those of each dependent. For example, the country follows from
-    the postal code, because the town does, and the country follows from the town.
+    `determinants` has the determinants of each dependent. For example, the country
+    follows from the postal code, because the town does, and the country follows from
+    the town.
     """
     if not isinstance(rule, LookupRule):
         return False
@@ -185,12 +186,12 @@ class Table:
 
     @property
     def all_rules(self) -> tuple[Rule, ...]:
-        """The rules that hold in every row, and those in nearly every row."""
+        """The rules that all rows keep, and then the rules that nearly all keep."""
         return (*self.rule_set.rules, *self.approximate_rules)
 
     @cached_property
     def found_rules(self) -> list[FoundRule]:
-        """The rules that were found, without those that follow from others."""
+        """The rules that were found, except rules that follow from others."""
         determinants = dict[int, set[int]]()
         for rule in self.all_rules:
             if isinstance(rule, LookupRule):

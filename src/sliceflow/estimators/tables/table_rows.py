@@ -67,7 +67,7 @@ class TableRows:
         return replace(self, columns=columns, n=self.n + others.n)
 
     def align_columns(self, like: TableRows) -> TableRows:
-        """The same rows, with the columns in the order of those of `like`.
+        """The same rows, with the columns in the order that they have in `like`.
 
         A `DataError` names a column that is lacking or unknown.
         """
@@ -194,7 +194,7 @@ def _concatenate(above: EncodedColumn, below: EncodedColumn) -> EncodedColumn:
 def _with_new_categories(
     column: EncodedColumn, new_cells: pd.Series
 ) -> pd.CategoricalDtype:
-    """The categories of a column, and behind them those that only new cells have."""
+    """The categories of a column, and behind them the new ones of new cells."""
     import pandas as pd
 
     values = convert_exactly(
