@@ -20,7 +20,7 @@ from sliceflow.engine.batches import (
     make_batches,
     point_weights,
 )
-from sliceflow.engine.clouds import Cloud, PointSelection
+from sliceflow.engine.clouds import ClassOrder, Cloud, PointSelection
 from sliceflow.engine.encoded_y import (
     ClassIndices,
     ClassSlices,
@@ -38,6 +38,12 @@ def pair(batches, turn):
     """The particles and the data of a batch."""
     batch = batch_at(batches, turn)
     return batch.particles.indices, batch.data.indices
+
+
+def sorted_indices(classes, n_classes):
+    """Classes (n,) that ascend, each with maps of its own."""
+    y = SeparateClassIndices(classes, n_classes)
+    return ClassOrder.sorting(y, n_classes).reorder_y(y)
 
 
 def batch_at(batches, turn):
@@ -148,7 +154,7 @@ def test_every_point_is_in_one_batch_of_each_round(labels_p, labels_q, batch_siz
         len(classes[1]),
         batch_size,
         Seed(0),
-        y_p=SeparateClassIndices(classes[0], 5),
+        y_p=sorted_indices(classes[0], 5),
         y_q=SeparateClassIndices(classes[1], 5),
     )
     assert sorted(batches.data_order.forward.tolist()) == list(range(len(labels_q)))
@@ -156,11 +162,7 @@ def test_every_point_is_in_one_batch_of_each_round(labels_p, labels_q, batch_siz
     assert bool((classes[1].diff() >= 0).all())
     if max(map(len, classes)) <= batch_size:
         clouds = [
-            Cloud(
-                torch.zeros(1, len(own)),
-                SeparateClassIndices(own, 5).with_class_slices(),
-            )
-            for own in classes
+            Cloud(torch.zeros(1, len(own)), sorted_indices(own, 5)) for own in classes
         ]
         batch = batches.at_step(3, *clouds)
         assert (batch.particles.indices, batch.data.indices) == (None, None)
@@ -199,7 +201,7 @@ def cloud(*sizes, seed=0, scale=1.0):
     """Some points of every class, (3, n), which is at its own place."""
     classes = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
     x = Seed(seed).normal(len(classes), 3, dtype=torch.float64).T * scale + classes
-    return Cloud(x, SeparateClassIndices(classes, len(sizes)).with_class_slices())
+    return Cloud(x, sorted_indices(classes, len(sizes)))
 
 
 def moved(particles, data):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from problems import batch_of_classes, sorted_classes
 from sliceflow.engine.batches import DataTarget
-from sliceflow.engine.clouds import Cloud, Permutation
+from sliceflow.engine.clouds import ClassOrder, Cloud
 from sliceflow.engine.compression import compress_maps
 from sliceflow.engine.encoded_y import ClassIndices, ClassSlices
 from sliceflow.engine.flow import FlowSpec, ParticleRng, flow_y, replay, simulate
@@ -266,6 +266,6 @@ def test_points_that_are_not_sorted_by_class_are_refused():
     spec = FlowSpec(stages, Seed(0), condition_dim=2, amplifier=math.inf)
     with pytest.raises(ValueError, match="points are not sorted by class"):
         simulate(spec, Cloud(torch.randn(2, 40), y), DataTarget.from_cloud(data))
-    order = Permutation.sorting_classes(y)
+    order = ClassOrder.sorting(y, 2)
     particles = Cloud(torch.randn(2, 40), y).reordered(order)
     simulate(spec, particles, DataTarget.from_cloud(data.reordered(order)))

@@ -452,7 +452,7 @@ class FlowEstimator(
             requested = RequestedSamples.from_user(model, times * n, None, seed)
             sample_y = requested.encoded_y
         else:
-            sample_y = held_out_y.repeat(times)
+            sample_y = held_out_y.take(torch.arange(n).repeat(times))
         drawn = model.standardized_points(model.sample(times * n, sample_y, seed))
         return -sliced_distance(drawn, points, Seed(0), y_p=sample_y, y_q=held_out_y)
 

@@ -3,7 +3,8 @@
 `ClassIndices` encode labels, `ContinuousY` continuous columns, which are columns of
 numbers, and `MixedY` both together. What a flow does with y is in the type, too: it
 sees no y, a `FlowY` that shifts projections if all points share the maps, or
-`SeparateClassIndices`. Nothing writes to a y: conditions do not move.
+`SeparateClassIndices`. These are `SortedClassIndices` if points are sorted by class.
+Nothing writes to a y: conditions do not move.
 
 Everywhere in the package these names have one meaning each:
 
@@ -43,35 +44,18 @@ class _PointValues:
         """n, the number of points."""
         return len(self.values)
 
-    def take(self, indices: slice | Tensor) -> Self:
-        """The y of some of the points."""
-        return self._of_other_points(self.values[indices])
-
     def to(self, device: torch.device | str) -> Self:
         """The same y on a device."""
         return replace(self, values=self.values.to(device))
-
-    def repeat(self, times: int) -> Self:
-        """The y of all points, repeated as a whole."""
-        return self._of_other_points(torch.cat([self.values] * times))
-
-    def repeat_each(self, times: int) -> Self:
-        """The y of each point, repeated before the next point."""
-        return self._of_other_points(self.values.repeat_interleave(times, 0))
-
-    def concatenate(self, other: _PointValues) -> Self:
-        """The y of these points and, after them, of others; both y are of one kind."""
-        assert type(other) is type(self), "kinds of y differ"
-        return self._of_other_points(torch.cat((self.values, other.values)))
-
-    def _of_other_points(self, values: Tensor) -> Self:
-        """A y of this kind, for points with these values."""
-        return replace(self, values=values)
 
 
 @dataclass(frozen=True)
 class ClassIndices(_PointValues):
     """Labels: `values` (n,) are the indices of classes, int64 from 0 to C − 1."""
+
+    def take(self, indices: slice | Tensor) -> ClassIndices:
+        """The y of some of the points."""
+        return ClassIndices(self.values[indices])
 
     def sizes(self, n_classes: int = 0) -> Tensor:
         """The number of points of each class, (C,); C is at least `n_classes`."""
@@ -124,35 +108,43 @@ class ClassSlices:
 class SeparateClassIndices(ClassIndices):
     """Labels in a flow with ξ = ∞, where each of `n_classes` has maps of its own.
 
-    Steps take them sorted by class, and knowing where each class is: the
-    `Permutation` that sorts them tells them.
+    The points may be in any order. Steps take only `SortedClassIndices`.
     """
 
     n_classes: int
-    # Where the classes are, if the points are sorted by class; None in another order.
-    class_slices: ClassSlices | None = None
 
-    def take(self, indices: slice | Tensor) -> Self:
-        """The y of some of the points; a slice of sorted points is sorted, too."""
+    def take(self, indices: slice | Tensor) -> SeparateClassIndices:
+        """The y of some of the points."""
+        return SeparateClassIndices(self.values[indices], self.n_classes)
+
+
+@dataclass(frozen=True)
+class SortedClassIndices(SeparateClassIndices):
+    """Labels of points that are sorted by class; each class has maps of its own."""
+
+    class_slices: ClassSlices
+
+    def __post_init__(self) -> None:
+        assert len(self.class_slices) == self.n_classes, "slices of other classes"
+        assert self.class_slices.starts[-1] == len(self), "slices of other points"
+
+    def take(self, indices: slice | Tensor) -> SeparateClassIndices:
+        """The y of some of the points: of a slice of them, it is sorted, too."""
         taken = super().take(indices)
-        if self.class_slices is None or not isinstance(indices, slice):
+        if isinstance(indices, Tensor) or indices.step is not None:
             return taken
-        if indices.step is not None:
-            return taken
-        return replace(taken, class_slices=self.class_slices.part(indices))
-
-    def with_class_slices(self) -> Self:
-        """The same y, of points that the caller has sorted by class."""
-        class_slices = ClassSlices.from_class_indices(self, self.n_classes)
-        return replace(self, class_slices=class_slices)
-
-    def _of_other_points(self, values: Tensor) -> Self:
-        return replace(self, values=values, class_slices=None)
+        return SortedClassIndices(
+            taken.values, self.n_classes, self.class_slices.part(indices)
+        )
 
 
 @dataclass(frozen=True)
 class ContinuousY(_PointValues):
     """Continuous columns: `values` (n, l) are standardized."""
+
+    def take(self, indices: slice | Tensor) -> ContinuousY:
+        """The y of some of the points."""
+        return ContinuousY(self.values[indices])
 
     def shift(self, z: Tensor, theta: Tensor) -> Tensor:
         """z (h, n) plus θᵀy of each point; theta is (h, l)."""
@@ -171,6 +163,10 @@ class MixedY(_PointValues):
         """The y whose parts are these, both of the same points."""
         class_column = classes.values[:, None].double()
         return cls(torch.cat((class_column, continuous.values), 1))
+
+    def take(self, indices: slice | Tensor) -> MixedY:
+        """The y of some of the points."""
+        return MixedY(self.values[indices])
 
     @property
     def class_indices(self) -> Tensor:
@@ -195,6 +191,16 @@ def separate_classes_or_none(y: EncodedY | None) -> SeparateClassIndices | None:
     if isinstance(y, SeparateClassIndices):
         return y
     return None
+
+
+def require_sorted(y: SeparateClassIndices) -> SortedClassIndices:
+    """y, or a ValueError if its points are not sorted by class."""
+    if isinstance(y, SortedClassIndices):
+        return y
+    raise ValueError(
+        "classes have separate maps, but points are not sorted by class; sort "
+        "particles and data by Cloud.reordered(ClassOrder.sorting(y, n_classes))"
+    )
 
 
 def add_condition_shift(z: Tensor, theta: Tensor | None, y: FlowY | None) -> Tensor:

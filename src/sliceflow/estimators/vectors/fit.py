@@ -271,7 +271,8 @@ class PlannedVectorFit:
         row_y = self.allocation.row_y
         if row_y is None:
             return None
-        return row_y.repeat_each(self.plan.draws_per_row)
+        row_indices = torch.arange(len(row_y))
+        return row_y.take(row_indices.repeat_interleave(self.plan.draws_per_row))
 
     @property
     def data_shard(self) -> Shard:
