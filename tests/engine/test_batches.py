@@ -14,13 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceflow.engine.batches import (
-    WHOLE_BATCH,
     Batches,
     DataTarget,
     make_batches,
     point_weights,
 )
-from sliceflow.engine.clouds import ClassOrder, Cloud, PointSelection
+from sliceflow.engine.clouds import ALL_POINTS, ClassOrder, Cloud, PointSelection
 from sliceflow.engine.encoded_y import (
     ClassIndices,
     ClassSlices,
@@ -52,13 +51,19 @@ def batch_at(batches, turn):
     return batches.at_step(turn, points, points)
 
 
+def assert_whole(batch):
+    """All particles and data, without weights."""
+    assert (batch.particles, batch.data) == (ALL_POINTS, ALL_POINTS)
+    assert batch.weights is None
+
+
 def test_small_clouds_are_looked_at_whole():
     labels = ClassIndices(torch.arange(60) % 3)
     for batch_size in (None, 60, 1000):
         without_y = make_batches(60, 40, batch_size, Seed(0))
-        assert batch_at(without_y, 5) == WHOLE_BATCH
+        assert_whole(batch_at(without_y, 5))
         labeled = make_batches(60, 60, batch_size, Seed(0), y_p=labels, y_q=labels)
-        assert batch_at(labeled, 5) == WHOLE_BATCH
+        assert_whole(batch_at(labeled, 5))
 
 
 def test_shares_that_differ_are_weighted_where_all_is_looked_at():

@@ -53,7 +53,7 @@ class FitInterrupted(KeyboardInterrupt):
         self.hint = hint
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _SavedCheckpoint:
     """A flow after a step, with the particles of all ranks.
 
@@ -77,7 +77,7 @@ class _SavedCheckpoint:
     seconds: Annotated[float, Between()]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FlowRun:
     """A flow of particles on this rank, while it runs and when it has ended.
 

@@ -530,7 +530,7 @@ def _encode_y_of_rows(model: FittedFlow[object], y: Any, n: int) -> EncodedY | N
     return encoded_y
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RequestedSamples:
     """How many samples a user asks for, and their conditions.
 

@@ -39,7 +39,7 @@ from sliceflow.engine.random import Seed
 _BYTES_PER_CONDITION = 24
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ParticleGroup:
     """Particles of all ranks: how many, and what the flow sees of their y.
 
@@ -50,7 +50,7 @@ class ParticleGroup:
     y: FlowY | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ParticleAllocation:
     """How many particles a flow moves, with which y, and which of them the user gets.
 

@@ -173,7 +173,7 @@ PlanT_co = TypeVar("PlanT_co", bound=FitPlan, covariant=True)
 EventT_co = TypeVar("EventT_co", bound=ProgressEvent, covariant=True)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ParticleResult(Generic[UserRowsT_co]):
     """The particles at the end of a flow, for the attributes of its estimator."""
 
@@ -181,7 +181,7 @@ class ParticleResult(Generic[UserRowsT_co]):
     y: NDArray[Any] | None  # their conditions; None without conditions
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FitResult(Generic[FittedModelT_co]):
     """The result of a fit: a fitted model, its history, and perhaps a warning."""
 

@@ -57,7 +57,7 @@ _ALIGNMENT = 16
 _WEIGHT_UNIT = 2.0**-40
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Batch:
     """The particles and the data that one step is fitted to."""
 
@@ -89,7 +89,7 @@ class Batch:
 WHOLE_BATCH = Batch()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Batches:
     """The batches of successive steps, which take turns.
 

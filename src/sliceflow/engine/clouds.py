@@ -51,14 +51,14 @@ PermutationT = TypeVar("PermutationT", bound="Permutation")
 PointIndices = slice | Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PointSelection:
     """Which points of a cloud a step uses."""
 
     indices: PointIndices | None  # None is all
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SortedSelection(PointSelection):
     """Points that are sorted by class, each of which has its own maps."""
 
@@ -69,7 +69,7 @@ class SortedSelection(PointSelection):
 ALL_POINTS = PointSelection(None)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Permutation:
     """Another order of n points, and the way back.
 
@@ -99,7 +99,7 @@ class Permutation:
         return x[:, self.back]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ClassOrder(Permutation):
     """An order that sorts points by class.
 
@@ -130,7 +130,7 @@ class ClassOrder(Permutation):
         return reordered
 
 
-@dataclass
+@dataclass(eq=False)
 class Cloud:
     """Points with their conditions. Steps move the points x; the conditions y stay.
 

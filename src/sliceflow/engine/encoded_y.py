@@ -34,7 +34,7 @@ from torch import Tensor
 from sliceflow import kernels
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _PointValues:
     """The base class of all kinds of y: values of n points, along the first axis."""
 
@@ -49,7 +49,7 @@ class _PointValues:
         return replace(self, values=self.values.to(device))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ClassIndices(_PointValues):
     """Labels: `values` (n,) are the indices of classes, int64 from 0 to C − 1."""
 
@@ -104,7 +104,7 @@ class ClassSlices:
         return ClassSlices(tuple(min(max(s, first), end) - first for s in self.starts))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SeparateClassIndices(ClassIndices):
     """Labels in a flow with ξ = ∞, where each of `n_classes` has maps of its own.
 
@@ -118,7 +118,7 @@ class SeparateClassIndices(ClassIndices):
         return SeparateClassIndices(self.values[indices], self.n_classes)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SortedClassIndices(SeparateClassIndices):
     """Labels of points that are sorted by class; each class has maps of its own."""
 
@@ -138,7 +138,7 @@ class SortedClassIndices(SeparateClassIndices):
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ContinuousY(_PointValues):
     """Continuous columns: `values` (n, l) are standardized."""
 
@@ -151,7 +151,7 @@ class ContinuousY(_PointValues):
         return torch.addmm(z, theta, self.values.T.to(z.dtype))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MixedY(_PointValues):
     """Labels and continuous columns: `values` (n, 1 + l), with the class index first.
 

@@ -52,7 +52,7 @@ class ClosableListener(Protocol):
         """End what the listener has begun, such as the line of a progress bar."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FlowEvent:
     """The state of a flow after a step, as listeners get it.
 

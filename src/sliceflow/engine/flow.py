@@ -288,7 +288,7 @@ class FlowSpec:
         subspace.clip_(particles.x)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Step:
     """One step of a flow, and the particles that it moves."""
 
@@ -414,7 +414,7 @@ class Step:
         return x + subspace.embed(self.particles.x - subspace.restrict(x))
 
 
-@dataclass
+@dataclass(eq=False)
 class FlowState:
     """The progress of a simulation: where it starts, and its state after each step."""
 
@@ -514,7 +514,7 @@ class FlowState:
         return float(solution.active_fraction) <= CONVERGENCE_TOL
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ParticleRng:
     """Random numbers for particles: where they start, and the noise of the steps.
 

@@ -52,7 +52,7 @@ _MAX_COMPARED_POINTS = 1000
 _ASCENT_STEP = 0.5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DenseFrame:
     """The directions of one step, Θ, as matrices on a device.
 

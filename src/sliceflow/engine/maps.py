@@ -30,7 +30,7 @@ from sliceflow.saved_types import FLOAT_DTYPES, ArraySpec
 _ROUNDING_SLACK = 1e-5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class KnotMaps:
     """Piecewise linear maps with T(knots) = values.
 
@@ -130,7 +130,7 @@ def _repeat_last(rows: Tensor, n: int) -> Tensor:
     return torch.cat((rows, rows[:, -1:].expand(-1, n - rows.shape[1])), 1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GridMaps:
     """Maps on a uniform grid of [lo, hi], which send edge b to values[:, b].
 

@@ -24,7 +24,7 @@ MAX_BINS = (1 << 16) - 1
 _ORTHONORMAL_TOL = 1e-3
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CompressedMaps:
     """h maps through K knots each, on the edges of a uniform grid over [lo, hi].
 
@@ -163,7 +163,7 @@ class CompressedMaps:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ModelStep:
     """One step of a model: step `step_index` of stage `stage_index`, and its maps.
 

@@ -129,7 +129,7 @@ class _Evaluation(NamedTuple):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class _Likelihood:
     """The penalized likelihood of h maps, for values that are counted at nodes.
 

@@ -38,7 +38,7 @@ from sliceflow.saved_types import ArraySpec, Label
 from sliceflow.validation import unmasked
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ClassEncoder:
     """Class labels of any hashable kind, as one-hot vectors.
 
@@ -134,7 +134,7 @@ class ClassEncoder:
         return np.asarray(self.classes[y.values.cpu().numpy()])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ContinuousEncoder:
     """Continuous conditions, standardized column by column.
 
@@ -200,7 +200,7 @@ class ContinuousEncoder:
         return ContinuousY(torch.from_numpy((columns - self.mean) / self.scale))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MixedEncoder:
     """Labels and continuous columns in one y: an (n, L) array or a DataFrame.
 

@@ -34,7 +34,7 @@ from sliceflow.estimators.pictures.schedules import PictureStage
 from sliceflow.estimators.pictures.tiles import RandomPatches, Tiles
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PictureFlowBuilder:
     """Builds the flow through the resolutions of a pyramid, for fitting and sampling.
 

@@ -77,7 +77,7 @@ def stored_pictures(data: PictureData, ranks: Communicator) -> Tensor:
     return pixels
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PicturesByClass:
     """Indices of pictures in order of class: those of class c start at starts[c]."""
 
@@ -86,7 +86,7 @@ class PicturesByClass:
     sizes: Tensor  # (C,)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Mosaics:
     """Mosaics of `mosaic_size` pictures, as the module describes them."""
 

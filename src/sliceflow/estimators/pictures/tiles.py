@@ -32,7 +32,7 @@ from sliceflow.kernels.geometry import TileGeometry
 MAX_PLACED_VALUES = 1 << 22
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TileFrame:
     """The tiles of one step: a `Frame` of C·S² directions for each tile.
 

@@ -24,7 +24,7 @@ from sliceflow.estimators.pictures.plan import PicturePlan
 from sliceflow.estimators.pictures.rows import PictureData
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TrainingPictures:
     """Loads the pictures of a fit for its steps, all of them or in parts."""
 

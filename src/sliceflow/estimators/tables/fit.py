@@ -41,7 +41,7 @@ def check_no_y(y: object) -> None:
         raise DataError(fact, "pass it as a column of X, and given= to sample")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TableAdapter:
     """Reads and plans the rows of a `TableFlow`."""
 
@@ -126,7 +126,7 @@ class TableAdapter:
         return replace(plan, n_neighbors=None, n_neighbor_trials=n_trials)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PlannedTableFit:
     """A planned fit of a table. No model is fitted yet, not even on trial."""
 

@@ -33,7 +33,7 @@ from sliceflow.estimators.vectors.plan import VectorPlan
 from sliceflow.estimators.vectors.units import as_cloud
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AxisSteps:
     """The axis steps of a flow.
 
@@ -123,7 +123,7 @@ class AxisSteps:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FreshParticles:
     """New particles, where a flow begins: those of this rank, and the group of all."""
 

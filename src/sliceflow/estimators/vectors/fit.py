@@ -175,7 +175,7 @@ def describe_y(y: NDArray[Any] | None) -> str:
     return f"y of {y.dtype.kind} and shape (n, {widths})"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PlannedVectorFit:
     """A planned fit of a flow. No particle has moved yet, and no data are loaded."""
 
