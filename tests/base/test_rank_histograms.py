@@ -108,7 +108,7 @@ def test_one_rank_is_a_plain_fit_and_several_count():
         Stage(
             "a", Orthogonal(), 2, ShrunkTransport(HistogramTransport(32), 1.0, (0.1,))
         ),
-        Stage("b", Axis(), 2, SortedTransport(), corrects_marginals=True),
+        Stage("b", Axis(), 2, SortedTransport(), is_axis_stage=True),
     ]
     flow = FlowSpec(stages, Seed(0))
     assert across_ranks(flow, Communicator()) is flow

@@ -50,11 +50,13 @@ def test_classes_are_counted():
     assert CLASSES.sizes(4).tolist() == [1, 0, 2, 0]
 
 
-def test_a_class_shifts_projections_as_its_one_hot_vector_does(rng):
+def test_a_class_offsets_projections_as_its_one_hot_vector_does(rng):
     z = torch.from_numpy(rng.normal(size=(5, 3)))
     theta = torch.from_numpy(rng.normal(size=(5, 3)))
     one_hot = ContinuousY(torch.nn.functional.one_hot(CLASSES.values, 3).double())
-    torch.testing.assert_close(CLASSES.shift(z, theta), one_hot.shift(z, theta))
+    torch.testing.assert_close(
+        CLASSES.add_offset(z, theta), one_hot.add_offset(z, theta)
+    )
 
 
 def test_mixed_y_has_both_parts():

@@ -181,9 +181,7 @@ def test_a_flow_with_maps_per_class_is_the_flow_of_each_class_alone(rng):
     fresh_slices = ClassSlices((0, 30, 60, 90))
     stages = [
         Stage("flow", Orthogonal(), 6, SortedTransport(), max_knots=32),
-        Stage(
-            "axes", Axis(), 2, SortedTransport(), max_knots=32, corrects_marginals=True
-        ),
+        Stage("axes", Axis(), 2, SortedTransport(), max_knots=32, is_axis_stage=True),
     ]
     flow = FlowSpec(stages, Seed(0), condition_dim=3, amplifier=np.inf)
     particles = Cloud(x.clone(), sorted_classes(slices_p))

@@ -252,7 +252,7 @@ class Checkpoints:
                 fingerprint=self._fingerprint,
                 seed=self.seed,
                 steps=tuple(state.model_steps),
-                history=SavedHistory(**run.history.as_columns()),
+                history=SavedHistory.from_columns(run.history.as_columns()),
                 x=x,
                 coordinates=coordinates,
                 stage_index=state.stage_index,

@@ -22,34 +22,32 @@ from sliceflow.engine.transports import (
 )
 from sliceflow.errors import ParameterError
 
-# Bins in stages that match marginals. A single process sorts in these steps.
-_MARGINAL_BINS = 4096
+# Bins in axis stages. A single process sorts in these steps.
+_AXIS_BINS = 4096
 
 
 def across_ranks(spec: FlowSpec, ranks: Communicator) -> FlowSpec:
     """The flow, with transports that fit maps to the clouds of all ranks by histograms.
 
-    Stages that match marginals have finer histograms.
+    Axis stages have finer histograms.
     """
     if ranks.size == 1:
         return spec
     stages = []
     for stage in spec.stages:
-        transport = _transport_across_ranks(
-            stage.transport, ranks, stage.corrects_marginals
-        )
+        transport = _transport_across_ranks(stage.transport, ranks, stage.is_axis_stage)
         stages.append(replace(stage, transport=transport))
     return replace(spec, stages=stages)
 
 
 def _transport_across_ranks(
-    transport: Transport, ranks: Communicator, corrects_marginals: bool
+    transport: Transport, ranks: Communicator, is_axis_stage: bool
 ) -> Transport:
     if isinstance(transport, ShrunkTransport):
-        summed = _transport_across_ranks(transport.transport, ranks, corrects_marginals)
+        summed = _transport_across_ranks(transport.transport, ranks, is_axis_stage)
         return replace(transport, transport=summed, sum_over_ranks=ranks.sum_)
-    if corrects_marginals and not isinstance(transport, HistogramTransport):
-        transport = HistogramTransport(_MARGINAL_BINS)
+    if is_axis_stage and not isinstance(transport, HistogramTransport):
+        transport = HistogramTransport(_AXIS_BINS)
     if not isinstance(transport, HistogramTransport):
         fact = f"sorts, which {ranks.size} ranks cannot do together"
         hint = "use transport='histogram' or 'auto', or fit in one process"

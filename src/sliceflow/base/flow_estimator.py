@@ -341,7 +341,7 @@ class FlowEstimator(
             self.particles_ = particles.X
             self.particle_conditions_ = particles.y
         encoder = record.model.y_encoder
-        if isinstance(encoder, ClassEncoder) and not encoder.are_clusters:
+        if isinstance(encoder, ClassEncoder) and not encoder.encodes_clusters:
             self.classes_ = encoder.classes
 
     # Sampling
@@ -573,7 +573,7 @@ class RequestedSamples:
     @property
     def y(self) -> NDArray[Any] | None:
         """The conditions as the user writes them; None without y, and of clusters."""
-        if self.conditions is None or self.conditions.encoder.are_clusters:
+        if self.conditions is None or self.conditions.encoder.encodes_clusters:
             return None
         return self.conditions.y
 

@@ -117,7 +117,7 @@ class ParticleAllocation:
             conditions.encoded_y, n_particles, seed, minimum=1
         )
         kept_user_y = None
-        if not conditions.encoder.are_clusters:
+        if not conditions.encoder.encodes_clusters:
             kept_user_y = conditions.y[indices.numpy()]
         row_y = conditions.flow_y(map_sharing)
         if row_y is None:

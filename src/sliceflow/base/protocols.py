@@ -29,7 +29,7 @@ compares their methods):
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import Field, dataclass, field
 from typing import (
     TYPE_CHECKING,
@@ -50,6 +50,7 @@ from sliceflow.base.ranks import Communicator
 from sliceflow.engine.events import (
     EventListener,
     FlowEvent,
+    HistoryColumns,
     ProgressEvent,
 )
 from sliceflow.engine.random import Seed
@@ -62,10 +63,6 @@ if TYPE_CHECKING:
     from sliceflow.base.rows import Conditions
     from sliceflow.engine.encoded_y import EncodedY
     from sliceflow.engine.y_encoders import ConditionEncoder
-
-
-# What `history_` shows: columns of equal length, by name; see `events.History`.
-HistoryColumns: TypeAlias = Mapping[str, Sequence[str | float]]
 
 
 class Options(Protocol):

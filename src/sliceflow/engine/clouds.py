@@ -4,7 +4,7 @@ n points in d dimensions are the columns of a tensor x (d, n), so point i is x[:
 
 Maps that classes share
 -----------------------
-With a finite ξ a class shifts the projections, and a direction has one map for all
+With a finite ξ a class offsets the projections, and a direction has one map for all
 classes. The points may be in any order.
 
 Separate maps of classes

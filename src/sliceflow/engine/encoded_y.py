@@ -2,7 +2,7 @@
 
 `ClassIndices` encode labels, `ContinuousY` continuous columns, which are columns of
 numbers, and `MixedY` both together. What a flow does with y is in the type, too: it
-sees no y, a `FlowY` that shifts projections if all points share the maps, or
+sees no y, a `FlowY` that offsets projections if all points share the maps, or
 `SeparateClassIndices`. These are `SortedClassIndices` if points are sorted by class.
 Nothing writes to a y: conditions do not move.
 
@@ -17,7 +17,7 @@ are rows or draws of them, and `y_p` and `y_q` of particles, which have the dist
 p, and of data, which have q. That of the particles of a fit is in their
 `ParticleGroup`.
 
-A frame's θ_y (h, l) shifts every projection by ``ξ·θ_yᵀy`` (`add_condition_shift`),
+A frame's θ_y (h, l) offsets projections by ``ξ·θ_yᵀy`` (`add_condition_offset`),
 where a class index stands for a one-hot y. So l, everywhere `condition_dim`, is the
 number of classes or of columns.
 """
@@ -61,7 +61,7 @@ class ClassIndices(_PointValues):
         """The number of points of each class, (C,); C is at least `n_classes`."""
         return torch.bincount(self.values, minlength=n_classes)
 
-    def shift(self, z: Tensor, theta: Tensor) -> Tensor:
+    def add_offset(self, z: Tensor, theta: Tensor) -> Tensor:
         """z (h, n) plus theta[:, c] for the points of class c; theta is (h, C)."""
         return kernels.for_tensor(z).add_class_offsets(z, theta, self.values)
 
@@ -146,7 +146,7 @@ class ContinuousY(_PointValues):
         """The y of some of the points."""
         return ContinuousY(self.values[indices])
 
-    def shift(self, z: Tensor, theta: Tensor) -> Tensor:
+    def add_offset(self, z: Tensor, theta: Tensor) -> Tensor:
         """z (h, n) plus θᵀy of each point; theta is (h, l)."""
         return torch.addmm(z, theta, self.values.T.to(z.dtype))
 
@@ -203,7 +203,7 @@ def require_sorted(y: SeparateClassIndices) -> SortedClassIndices:
     )
 
 
-def add_condition_shift(z: Tensor, theta: Tensor | None, y: FlowY | None) -> Tensor:
+def add_condition_offset(z: Tensor, theta: Tensor | None, y: FlowY | None) -> Tensor:
     """z + ξ·θ_yᵀy for every direction and point, (h, n), with theta = ξ·θ_y (h, l).
 
     A class index stands for a one-hot y, so the offset of class c is theta[:, c].
@@ -211,4 +211,4 @@ def add_condition_shift(z: Tensor, theta: Tensor | None, y: FlowY | None) -> Ten
     """
     if theta is None or y is None:
         return z
-    return y.shift(z, theta)
+    return y.add_offset(z, theta)

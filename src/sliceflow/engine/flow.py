@@ -53,7 +53,7 @@ from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import TransportSolution
 
 # Who shares maps, which says what a flow does with y: it ignores y, all conditions
-# share maps whose projections y shifts, or every class has separate maps.
+# share maps and y offsets projections, or every class has separate maps.
 MapSharing = Literal["unconditional", "shared", "separate"]
 
 # The projections of one chunk of particles have at most this many bytes, 256 MB, which
@@ -258,7 +258,7 @@ class FlowSpec:
 
     @property
     def shared_condition_dim(self) -> int:
-        """l if all conditions share the maps, which they then shift; otherwise 0."""
+        """l if all conditions share the maps and offset projections; otherwise 0."""
         if self.map_sharing == "shared":
             return self.condition_dim
         return 0
@@ -266,7 +266,7 @@ class FlowSpec:
     def adds_noise(self, stage_indices: Sequence[int]) -> bool:
         """Whether steps of these stages add the noise of the entropy term."""
         stages = [self.stages[i] for i in stage_indices]
-        return self.entropy > 0 and not all(s.corrects_marginals for s in stages)
+        return self.entropy > 0 and not all(s.is_axis_stage for s in stages)
 
     @contextmanager
     def in_subspace(self, stage_index: int, particles: Cloud) -> Iterator[Cloud]:
@@ -362,7 +362,7 @@ class Step:
             self.particles.x.add_(frame.lift(dz), alpha=step_size)
         else:
             self._move_in_chunks(frame, maps, step_size)
-        if self.spec.entropy > 0 and not self.stage.corrects_marginals:
+        if self.spec.entropy > 0 and not self.stage.is_axis_stage:
             assert particle_rng is not None, "noise takes random numbers"
             self._add_noise(particle_rng, step_size)
 
@@ -399,7 +399,7 @@ class Step:
                 stage.max_knots,
                 max_displacement=stage.max_displacement,
                 shared=self.spec.shared_condition_dim > 0,
-                keep_tails=stage.corrects_marginals,
+                keep_tails=stage.is_axis_stage,
             )
         return ModelStep(
             self.stage_index, self.step_index, model_maps, frame.theta_to_store

@@ -53,9 +53,10 @@ class Stage:
     # An upper bound on how far one step can move a value. If it is known, maps on a
     # grid are compressed to knots where they bend; see `compression.compress_maps`.
     max_displacement: float | None = None
-    # Whether the steps give every coordinate exactly the distribution of the data. Then
-    # no noise is added, maps are not shrunk, and compressed maps keep their tails.
-    corrects_marginals: bool = False
+    # Whether these are axis steps, which end a flow and give every coordinate exactly
+    # the distribution of the data. So they add no noise, their maps are not shrunk and
+    # keep their tails when compressed, and several ranks count them in finer bins.
+    is_axis_stage: bool = False
     subspace: Subspace = WHOLE_SPACE
     # The path from the seed of the flow to the seed of this stage's frames. An empty
     # path stands for ("frame", index of the stage).

@@ -178,7 +178,7 @@ class PictureData(ConditionsMixin):
         classes = torch.cat(
             [torch.from_numpy(ranks.all_gather_rows(part.numpy())) for part in parts]
         )
-        clusters = y_encoders.ClassEncoder(np.arange(k), are_clusters=True)
+        clusters = y_encoders.ClassEncoder(np.arange(k), encodes_clusters=True)
         return replace(
             self,
             conditions=Conditions(clusters, classes),

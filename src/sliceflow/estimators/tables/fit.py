@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sliceflow.base.estimator import FitResult
-from sliceflow.base.protocols import HistoryColumns
 from sliceflow.devices import require_memory
 from sliceflow.engine import events
 from sliceflow.engine.random import Seed
@@ -202,7 +201,7 @@ class RunningHistory:
         self.unexplained.append(event.unexplained)
         self.seconds.append(event.seconds)
 
-    def as_columns(self) -> HistoryColumns:
+    def as_columns(self) -> events.HistoryColumns:
         """The history as `TableFlow.history_` shows it."""
         return {
             "column": self.column,
@@ -302,6 +301,6 @@ class TableHistory:
         if len(self.column) != len(self.unexplained):
             raise ValueError("the columns of a history have different lengths")
 
-    def as_columns(self) -> HistoryColumns:
+    def as_columns(self) -> events.HistoryColumns:
         """The history as `TableFlow.history_` shows it."""
         return {"column": list(self.column), "unexplained": list(self.unexplained)}
