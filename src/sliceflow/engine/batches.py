@@ -63,15 +63,23 @@ class Batch:
 
     particles: PointSelection = ALL_POINTS
     data: PointSelection = ALL_POINTS
-    # (n,) of these n data; None if all count alike. A single weight of 0 stands for no
-    # data: a rank may have none with the conditions of particles.
-    weights: Tensor | None = None
+    weights: Tensor | None = None  # (n,) of these n data; None if all count alike
     all_data_y: FlowY | None = None  # of all data, also of those that are not selected
 
     @property
     def uses_all_particles(self) -> bool:
         """Whether the projections of all particles are known."""
         return self.particles.indices is None
+
+    @property
+    def has_data(self) -> bool:
+        """Whether there are data: a rank may have none with the particles' conditions.
+
+        Then one point of weight 0 stands for them; see `make_weighted_batches`.
+        """
+        if self.weights is None or len(self.weights) != 1:
+            return True
+        return float(self.weights[0]) != 0
 
     @property
     def class_slices(self) -> tuple[ClassSlices, ClassSlices] | None:
