@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from torch import Tensor
 
@@ -10,30 +11,39 @@ from sliceflow.engine.frames import FrameKind
 from sliceflow.engine.transports import AutoTransport, Transport
 
 
-class Subspace:
-    """The subspace that a stage moves particles in; this class is the whole space.
-
-    Each kind of data may define other subspaces, such as coarse pictures.
-    """
+class Subspace(Protocol):
+    """The subspace that a stage moves particles in, such as that of coarse pictures."""
 
     @property
     def is_whole(self) -> bool:
         """Whether this is the whole space, where coordinates are the points."""
-        return True
 
     def restrict(self, x: Tensor) -> Tensor:
         """The coordinates of points x (d, n); x itself in the whole space."""
-        return x
 
     def embed(self, coordinates: Tensor) -> Tensor:
         """The points (d, n) of the subspace that have these coordinates."""
-        return coordinates
 
     def clip_(self, x: Tensor) -> None:
         """Clip points x (d, n) in place, at the end of a stage: such as pixels."""
 
 
-WHOLE_SPACE = Subspace()
+class WholeSpace:
+    """The whole space, as a `Subspace`; no point is clipped."""
+
+    is_whole = True
+
+    def restrict(self, x: Tensor) -> Tensor:
+        return x
+
+    def embed(self, coordinates: Tensor) -> Tensor:
+        return coordinates
+
+    def clip_(self, x: Tensor) -> None:
+        pass
+
+
+WHOLE_SPACE = WholeSpace()
 _DEFAULT_TRANSPORT = AutoTransport()
 
 
