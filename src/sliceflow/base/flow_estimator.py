@@ -613,7 +613,7 @@ def run_flow(
     history = History()
     all_listeners = [history, *ranks.synchronized(listeners)]
     run = FlowRun(particles, particle_rng.first, state, history, all_listeners)
-    after_step: Callable[[], None] = do_nothing
+    after_step: Callable[[Cloud], None] = do_nothing
     if checkpoints is not None:
         checkpoints.resume(run)
         after_step = partial(checkpoints.save_if_due, run)
