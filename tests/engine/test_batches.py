@@ -218,6 +218,14 @@ def moved(particles, data):
     )
 
 
+def test_parts_of_separate_classes_say_where_these_are():
+    """Classes would share maps otherwise, and the maps of others would be missing."""
+    points = cloud(3, 2)
+    batches = Batches([PointSelection(slice(0, 4))])
+    with pytest.raises(AssertionError, match="parts of unsorted classes"):
+        batches.at_step(0, points, points)
+
+
 def test_classes_apart_are_one_flow_for_each_class():
     particles = cloud(200, 100, 150)
     data = cloud(150, 90, 70, seed=1, scale=0.5)

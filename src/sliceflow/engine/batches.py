@@ -134,7 +134,10 @@ def _in_turn(
     """The selection whose turn it is, or all points of the cloud."""
     if selections is None:
         return cloud.all_points
-    return selections[steps_done % len(selections)]
+    selection = selections[steps_done % len(selections)]
+    if isinstance(cloud.y, SeparateClassIndices):
+        assert isinstance(selection, SortedSelection), "parts of unsorted classes"
+    return selection
 
 
 class Target(Protocol):
