@@ -37,13 +37,13 @@ PATCHES = (15, 9, 5, 3)
 N_DIRECTIONS = 3 * 32 * 32
 N_CLASSES = 10
 N_KNOTS = 16
-KNOT_EXPONENT = -12  # stored shifts are multiples of 2⁻¹²
+KNOT_EXPONENT = -12  # stored displacements are multiples of 2⁻¹²
 N_BINS = (256, 1024)
 N_TILE_BINS = 256
 # Random words are drawn four at a time, for the 28² pixels of one in 100 particles.
 NOISE_BLOCKS_PER_PARTICLE = 28**2 // 4
 PARTICLES_PER_NOISE = 100
-# A shift by a thousandth leaves the pictures nearly as they are from call to call.
+# A thousandth of a step leaves the pictures nearly as they are from call to call.
 STEP_SIZE = 1e-3
 
 # Rates are measured with 2 GiB, far more than a cache holds, and with large matrices.
@@ -204,7 +204,7 @@ def map_cases(k: Kernels, z: Tensor, n_bins: int) -> Iterator[Case]:
         n_operations=0,
         call=compress_grid,
     )
-    knot_lo, knot_hi, edges, quantized_shifts = compress_grid()
+    knot_lo, knot_hi, edges, quantized_displacements = compress_grid()
     yield Case(
         "expand_grid",
         size,
@@ -215,7 +215,7 @@ def map_cases(k: Kernels, z: Tensor, n_bins: int) -> Iterator[Case]:
             knot_lo,
             knot_hi,
             edges,
-            quantized_shifts,
+            quantized_displacements,
             n_bins,
             KNOT_EXPONENT,
             z.dtype,

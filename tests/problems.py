@@ -11,8 +11,8 @@ import torch
 from hypothesis import strategies as st
 
 from sliceflow.engine.batches import Batch, DataTarget, make_batches
-from sliceflow.engine.clouds import Cloud, PointSelection
-from sliceflow.engine.encoded_y import ClassSlices, SeparateClassIndices
+from sliceflow.engine.clouds import Cloud, SortedSelection
+from sliceflow.engine.encoded_y import ClassSlices, SortedClassIndices
 from sliceflow.engine.flow import FlowSpec
 
 
@@ -68,16 +68,14 @@ def mixture(n: int, d: int = 10, seed: int = 0) -> np.ndarray:
 
 def batch_of_classes(slices_p: ClassSlices, slices_q: ClassSlices) -> Batch:
     """All particles and data, of classes that have their own maps."""
-    return Batch(
-        PointSelection(class_slices=slices_p), PointSelection(class_slices=slices_q)
-    )
+    return Batch(SortedSelection(None, slices_p), SortedSelection(None, slices_q))
 
 
-def sorted_classes(slices: ClassSlices) -> SeparateClassIndices:
+def sorted_classes(slices: ClassSlices) -> SortedClassIndices:
     """The classes of points that are sorted by class, and have their own maps."""
     sizes = torch.tensor(slices.starts).diff()
     classes = torch.arange(len(slices)).repeat_interleave(sizes)
-    return SeparateClassIndices(classes, len(slices), slices)
+    return SortedClassIndices(classes, len(slices), slices)
 
 
 def target_for(flow: FlowSpec, particles: Cloud, data: Cloud) -> DataTarget:

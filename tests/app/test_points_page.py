@@ -46,7 +46,7 @@ def ours(particles, data, seed, kappa=0.0, **conditions):
     stages = [
         Stage("flow", Orthogonal(), 20, SortedTransport(), taper=0.5, stores_maps=False)
     ]
-    stages += [Stage("axis", Axis(), 2, SortedTransport(), corrects_marginals=True)]
+    stages += [Stage("axis", Axis(), 2, SortedTransport(), is_axis_stage=True)]
     flow = FlowSpec(stages, Seed(seed), **conditions)
     factors = noise_factors(
         particles.x.shape[1],

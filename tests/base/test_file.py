@@ -125,7 +125,7 @@ def test_labels_that_are_not_distinct_or_of_their_type_are_refused(
     dtype, labels, message
 ):
     classes = {"class": "labels", "dtype": dtype, "labels": labels}
-    tree = {"class": "ClassEncoder", "classes": classes, "are_clusters": False}
+    tree = {"class": "ClassEncoder", "classes": classes, "encodes_clusters": False}
     header = msgspec.msgpack.encode(tree)
     with pytest.raises(ValueError, match=message):
         codec.decode(y_encoders.ClassEncoder, header, {})
@@ -276,7 +276,8 @@ def test_hostile_headers_are_refused(tmp_path, header):
 
 
 def test_labels_nested_too_deep_are_refused(tmp_path):
-    start = msgspec.msgpack.encode({"class": "ClassEncoder", "are_clusters": False})[1:]
+    encoder = {"class": "ClassEncoder", "encodes_clusters": False}
+    start = msgspec.msgpack.encode(encoder)[1:]
     labels = msgspec.msgpack.encode({"class": "labels", "dtype": "|O", "labels": [0]})[
         :-1
     ]

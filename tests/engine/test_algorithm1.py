@@ -95,6 +95,7 @@ def problem(condition, m=60, n=30, d=4):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(m, d))
     data = rng.gamma(2, size=(n, d)) - 1
+    tiled = torch.arange(n).repeat(m // n)
     if condition == "none":
         return x, data, np.zeros((m, 0)), np.zeros((n, 0)), None, None, 0
     if condition == "labels":
@@ -102,10 +103,10 @@ def problem(condition, m=60, n=30, d=4):
         y = np.eye(3)[code]
         classes = ClassIndices(torch.from_numpy(code))
         particles = np.tile(y, (m // n, 1))
-        return x, data, particles, y, classes.repeat(m // n), classes, 3
+        return x, data, particles, y, classes.take(tiled), classes, 3
     y = rng.normal(size=(n, 2))
     numbers = ContinuousY(torch.from_numpy(y))
-    return x, data, np.tile(y, (m // n, 1)), y, numbers.repeat(m // n), numbers, 2
+    return x, data, np.tile(y, (m // n, 1)), y, numbers.take(tiled), numbers, 2
 
 
 @pytest.mark.parametrize("eta_over_d", [1.0, 0.3])

@@ -14,13 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceflow.engine.batches import (
-    WHOLE_BATCH,
     Batches,
     DataTarget,
     make_batches,
     point_weights,
 )
-from sliceflow.engine.clouds import Cloud, PointSelection
+from sliceflow.engine.clouds import ALL_POINTS, ClassOrder, Cloud, PointSelection
 from sliceflow.engine.encoded_y import (
     ClassIndices,
     ClassSlices,
@@ -40,19 +39,31 @@ def pair(batches, turn):
     return batch.particles.indices, batch.data.indices
 
 
+def sorted_indices(classes, n_classes):
+    """Classes (n,) that ascend, each with maps of its own."""
+    y = SeparateClassIndices(classes, n_classes)
+    return ClassOrder.sorting(y, n_classes).reorder_y(y)
+
+
 def batch_at(batches, turn):
     """The batch of a step, of clouds that know nothing of their classes."""
     points = Cloud(torch.zeros(1, 0))
     return batches.at_step(turn, points, points)
 
 
+def assert_whole(batch):
+    """All particles and data, without weights."""
+    assert (batch.particles, batch.data) == (ALL_POINTS, ALL_POINTS)
+    assert batch.weights is None
+
+
 def test_small_clouds_are_looked_at_whole():
     labels = ClassIndices(torch.arange(60) % 3)
     for batch_size in (None, 60, 1000):
         without_y = make_batches(60, 40, batch_size, Seed(0))
-        assert batch_at(without_y, 5) == WHOLE_BATCH
+        assert_whole(batch_at(without_y, 5))
         labeled = make_batches(60, 60, batch_size, Seed(0), y_p=labels, y_q=labels)
-        assert batch_at(labeled, 5) == WHOLE_BATCH
+        assert_whole(batch_at(labeled, 5))
 
 
 def test_shares_that_differ_are_weighted_where_all_is_looked_at():
@@ -148,7 +159,7 @@ def test_every_point_is_in_one_batch_of_each_round(labels_p, labels_q, batch_siz
         len(classes[1]),
         batch_size,
         Seed(0),
-        y_p=SeparateClassIndices(classes[0], 5),
+        y_p=sorted_indices(classes[0], 5),
         y_q=SeparateClassIndices(classes[1], 5),
     )
     assert sorted(batches.data_order.forward.tolist()) == list(range(len(labels_q)))
@@ -156,11 +167,7 @@ def test_every_point_is_in_one_batch_of_each_round(labels_p, labels_q, batch_siz
     assert bool((classes[1].diff() >= 0).all())
     if max(map(len, classes)) <= batch_size:
         clouds = [
-            Cloud(
-                torch.zeros(1, len(own)),
-                SeparateClassIndices(own, 5).with_class_slices(),
-            )
-            for own in classes
+            Cloud(torch.zeros(1, len(own)), sorted_indices(own, 5)) for own in classes
         ]
         batch = batches.at_step(3, *clouds)
         assert (batch.particles.indices, batch.data.indices) == (None, None)
@@ -199,7 +206,7 @@ def cloud(*sizes, seed=0, scale=1.0):
     """Some points of every class, (3, n), which is at its own place."""
     classes = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
     x = Seed(seed).normal(len(classes), 3, dtype=torch.float64).T * scale + classes
-    return Cloud(x, SeparateClassIndices(classes, len(sizes)).with_class_slices())
+    return Cloud(x, sorted_indices(classes, len(sizes)))
 
 
 def moved(particles, data):
@@ -209,6 +216,14 @@ def moved(particles, data):
     return particles, simulate(
         flow, particles, DataTarget.from_cloud(data), ParticleRng(Seed(0))
     )
+
+
+def test_parts_of_separate_classes_say_where_these_are():
+    """Classes would share maps otherwise, and the maps of others would be missing."""
+    points = cloud(3, 2)
+    batches = Batches([PointSelection(slice(0, 4))])
+    with pytest.raises(AssertionError, match="parts of unsorted classes"):
+        batches.at_step(0, points, points)
 
 
 def test_classes_apart_are_one_flow_for_each_class():

@@ -5,7 +5,12 @@ import ot
 import pytest
 import torch
 
-from sliceflow.engine.clouds import Cloud, Permutation, sliced_distance
+from sliceflow.engine.clouds import (
+    ClassOrder,
+    Cloud,
+    Permutation,
+    sliced_distance,
+)
 from sliceflow.engine.encoded_y import (
     ClassIndices,
     ContinuousY,
@@ -119,7 +124,7 @@ def test_a_class_without_samples_is_named():
 
 def test_a_permutation_and_its_inverse():
     y = ClassIndices(torch.tensor([2, 0, 2, 1]))
-    by_class = Permutation.sorting_classes(y)
+    by_class = ClassOrder.sorting(y, n_classes=3)
     assert by_class.forward.tolist() == [1, 3, 0, 2]
     assert y.values[by_class.forward][by_class.back].tolist() == [2, 0, 2, 1]
     reversed_again = by_class.then(Permutation(torch.tensor([3, 2, 1, 0])))

@@ -81,7 +81,7 @@ def test_displacements_are_straight_between_knots_and_maps_ascend(compressed):
         d = np.interp(
             edges,
             compressed.edges[row],
-            compressed.quantized_shifts[row].double() * 2.0**compressed.exponent,
+            compressed.quantized_displacements[row].double() * 2.0**compressed.exponent,
         )
         values = float(lo) + float(hi - lo) * edges / compressed.n_bins + d
         wanted = np.maximum.accumulate(values)
@@ -97,10 +97,12 @@ def test_maps_that_move_nothing_are_left_out_and_come_back(compressed, share, se
     )
     compressed = replace(
         compressed,
-        quantized_shifts=torch.where(still[:, None], 0, compressed.quantized_shifts),
+        quantized_displacements=torch.where(
+            still[:, None], 0, compressed.quantized_displacements
+        ),
     ).normalize_identity_maps()
     moving_maps = compressed.without_identity_maps()
-    moving = compressed.quantized_shifts.any(1)
+    moving = compressed.quantized_displacements.any(1)
     assert (len(moving_maps.lo), moving_maps.n_maps) == (
         int(moving.sum()),
         len(compressed.lo),
@@ -109,7 +111,7 @@ def test_maps_that_move_nothing_are_left_out_and_come_back(compressed, share, se
     again = moving_maps.with_identity_maps()
     assert all(
         torch.equal(getattr(compressed, name), getattr(again, name))
-        for name in ("lo", "hi", "edges", "quantized_shifts")
+        for name in ("lo", "hi", "edges", "quantized_displacements")
     )
     z = compressed.lo.new_tensor([[-3.0, 0.1, 5.0]]).expand(len(compressed.lo), -1)
     assert bool((moving_maps.to_grid().displace(z)[~moving].abs() < 1e-6).all())

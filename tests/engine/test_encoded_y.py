@@ -3,11 +3,14 @@
 import pytest
 import torch
 
+from problems import sorted_classes
 from sliceflow.engine.encoded_y import (
     ClassIndices,
+    ClassSlices,
     ContinuousY,
     MixedY,
     SeparateClassIndices,
+    SortedClassIndices,
 )
 from sliceflow.engine.flow import flow_y
 
@@ -16,36 +19,30 @@ NUMBERS = ContinuousY(torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]))
 
 
 @pytest.mark.parametrize("y", [CLASSES, NUMBERS])
-def test_points_are_taken_repeated_and_joined_in_order(y):
+def test_points_are_taken_in_order(y):
     indices = torch.tensor([2, 0])
     assert len(y) == 3
     assert torch.equal(y.take(indices).values, y.values[indices])
     assert torch.equal(y.take(slice(1, 3)).values, y.values[1:])
-    assert torch.equal(y.repeat(2).values, torch.cat((y.values, y.values)))
-    assert torch.equal(y.repeat_each(2).take(slice(0, 6, 2)).values, y.values)
-    assert torch.equal(y.concatenate(y).values, y.repeat(2).values)
     assert type(y.take(indices).to("cpu")) is type(y)
 
 
 def test_a_slice_of_sorted_classes_knows_where_they_are():
-    y = SeparateClassIndices(torch.tensor([0, 0, 1, 1, 1, 3]), 4).with_class_slices()
-    assert y.class_slices.starts == (0, 2, 5, 5, 6)
+    y = sorted_classes(ClassSlices((0, 2, 5, 5, 6)))
+    assert y.values.tolist() == [0, 0, 1, 1, 1, 3]
     assert y.to("cpu").class_slices == y.class_slices
     assert y.take(slice(1, 3)).class_slices.starts == (0, 1, 2, 2, 2)
     assert y.take(slice(4)).class_slices.starts == (0, 2, 4, 4, 4)
-    for of_other_points in (
-        y.take(torch.arange(6)),
-        y.take(slice(0, 6, 2)),
-        y.repeat(2),
-        y.repeat_each(2),
-        y.concatenate(y),
-    ):
-        assert of_other_points.class_slices is None
+    for indices in (torch.arange(6), slice(0, 6, 2)):
+        taken = y.take(indices)
+        assert type(taken) is SeparateClassIndices
+        assert taken.values.tolist() == y.values[indices].tolist()
 
 
-def test_kinds_are_not_joined():
-    with pytest.raises(AssertionError, match="kinds of y differ"):
-        CLASSES.concatenate(NUMBERS)
+@pytest.mark.parametrize("starts", [(0, 2), (0, 2, 4)])
+def test_slices_of_other_points_or_classes_are_refused(starts):
+    with pytest.raises(AssertionError, match="slices of other"):
+        SortedClassIndices(torch.tensor([0, 0, 1]), 2, ClassSlices(starts))
 
 
 def test_classes_are_counted():
@@ -53,11 +50,13 @@ def test_classes_are_counted():
     assert CLASSES.sizes(4).tolist() == [1, 0, 2, 0]
 
 
-def test_a_class_shifts_projections_as_its_one_hot_vector_does(rng):
+def test_a_class_offsets_projections_as_its_one_hot_vector_does(rng):
     z = torch.from_numpy(rng.normal(size=(5, 3)))
     theta = torch.from_numpy(rng.normal(size=(5, 3)))
     one_hot = ContinuousY(torch.nn.functional.one_hot(CLASSES.values, 3).double())
-    torch.testing.assert_close(CLASSES.shift(z, theta), one_hot.shift(z, theta))
+    torch.testing.assert_close(
+        CLASSES.add_offset(z, theta), one_hot.add_offset(z, theta)
+    )
 
 
 def test_mixed_y_has_both_parts():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from problems import batch_of_classes, sorted_classes
 from sliceflow.engine.batches import DataTarget
-from sliceflow.engine.clouds import Cloud, Permutation
+from sliceflow.engine.clouds import ClassOrder, Cloud
 from sliceflow.engine.compression import compress_maps
 from sliceflow.engine.encoded_y import ClassIndices, ClassSlices
 from sliceflow.engine.flow import FlowSpec, ParticleRng, flow_y, replay, simulate
@@ -181,9 +181,7 @@ def test_a_flow_with_maps_per_class_is_the_flow_of_each_class_alone(rng):
     fresh_slices = ClassSlices((0, 30, 60, 90))
     stages = [
         Stage("flow", Orthogonal(), 6, SortedTransport(), max_knots=32),
-        Stage(
-            "axes", Axis(), 2, SortedTransport(), max_knots=32, corrects_marginals=True
-        ),
+        Stage("axes", Axis(), 2, SortedTransport(), max_knots=32, is_axis_stage=True),
     ]
     flow = FlowSpec(stages, Seed(0), condition_dim=3, amplifier=np.inf)
     particles = Cloud(x.clone(), sorted_classes(slices_p))
@@ -266,6 +264,6 @@ def test_points_that_are_not_sorted_by_class_are_refused():
     spec = FlowSpec(stages, Seed(0), condition_dim=2, amplifier=math.inf)
     with pytest.raises(ValueError, match="points are not sorted by class"):
         simulate(spec, Cloud(torch.randn(2, 40), y), DataTarget.from_cloud(data))
-    order = Permutation.sorting_classes(y)
+    order = ClassOrder.sorting(y, 2)
     particles = Cloud(torch.randn(2, 40), y).reordered(order)
     simulate(spec, particles, DataTarget.from_cloud(data.reordered(order)))

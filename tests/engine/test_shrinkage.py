@@ -137,7 +137,7 @@ def test_where_classes_share_maps_their_gaps_are_no_noise():
 def test_stages_that_match_marginals_are_never_shrunk():
     stages = [
         Stage("a", Orthogonal(), 2),
-        Stage("b", Axis(), 2, SortedTransport(), corrects_marginals=True),
+        Stage("b", Axis(), 2, SortedTransport(), is_axis_stage=True),
     ]
     flow = shrunk_flow(FlowSpec(stages, Seed(0), 3), 2.0, (0.1,))
     assert flow.stages[0].transport == ShrunkTransport(

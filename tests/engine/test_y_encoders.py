@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
-from sliceflow.engine.encoded_y import ClassIndices, ContinuousY, add_condition_shift
+from sliceflow.engine.encoded_y import ClassIndices, ContinuousY, add_condition_offset
 from sliceflow.engine.flow import resolve_map_sharing
 from sliceflow.engine.labels import as_array, as_finite
 from sliceflow.engine.y_encoders import (
@@ -122,7 +122,9 @@ def test_the_offset_of_a_label_is_that_of_its_one_hot_row():
     z = torch.randn(6, 3)
     wanted = z + 7 * theta_y @ one_hot.T
     for y in (ClassIndices(classes), ContinuousY(one_hot)):
-        assert torch.allclose(add_condition_shift(z, 7 * theta_y, y), wanted, atol=1e-5)
+        assert torch.allclose(
+            add_condition_offset(z, 7 * theta_y, y), wanted, atol=1e-5
+        )
 
 
 def test_messages_name_what_does_not_fit():

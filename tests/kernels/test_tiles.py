@@ -26,7 +26,7 @@ ALL_CUTS = [*CUTS, *(pytest.param(cut, marks=pytest.mark.slow) for cut in LARGE_
 def tiles_of(backend, cut, n, dtype, n_shared=0, n_separate=1):
     """Pictures, a rotation, its geometry, maps, and class offsets.
 
-    `n_shared` classes shift projections, or `n_separate` ones have their own maps.
+    `n_shared` classes offset projections, or `n_separate` ones have their own maps.
     """
     channels, height, width, patch, offset = cut
     geometry = TileGeometry(
@@ -53,16 +53,16 @@ def tiles_of(backend, cut, n, dtype, n_shared=0, n_separate=1):
         .float()
         .to(x.device)
     )
-    shift = (None, None)
+    of_classes = (None, None)
     if n_shared:
         offsets = torch.from_numpy(rng.normal(size=(h, n_shared))).float().to(x.device)
-        shift = (offsets, (torch.arange(n) % n_shared).to(x.device))
+        of_classes = (offsets, (torch.arange(n) % n_shared).to(x.device))
     return (
         x,
         torch.from_numpy(theta).to(x.device, dtype),
         geometry,
         (lo, hi, values),
-        shift,
+        of_classes,
     )
 
 
@@ -79,9 +79,9 @@ def dtypes(backend):
 @pytest.mark.parametrize("cut", ALL_CUTS, ids=str)
 def test_tiles_are_projected_and_lifted(backend, cut):
     for dtype in dtypes(backend):
-        x, theta, geometry, _, shift = tiles_of(backend, cut, 40, dtype, 3)
+        x, theta, geometry, _, of_classes = tiles_of(backend, cut, 40, dtype, 3)
         indices = torch.arange(39, 0, -3, device=x.device).int()
-        for chosen in ((None, None, None), (indices, *shift)):
+        for chosen in ((None, None, None), (indices, *of_classes)):
             z = backend.project_tiles(
                 x, theta.T.contiguous().T, geometry, *chosen
             )  # as QR leaves it
@@ -108,13 +108,13 @@ def test_tiles_are_moved(backend, cut, starts):
     """
     dtype = dtypes(backend)[0]
     n_shared, n_separate = (3, 1) if starts is None else (0, len(starts) - 1)
-    x, theta, geometry, table, shift = tiles_of(
+    x, theta, geometry, table, of_classes = tiles_of(
         backend, cut, 40, dtype, n_shared, n_separate
     )
     ours = x.clone()
     theirs = x.clone()
-    backend.move_tiles(ours, theta, geometry, *table, 0.7, *shift, starts)
-    reference.move_tiles(theirs, theta, geometry, *table, 0.7, *shift, starts)
+    backend.move_tiles(ours, theta, geometry, *table, 0.7, *of_classes, starts)
+    reference.move_tiles(theirs, theta, geometry, *table, 0.7, *of_classes, starts)
     assert float((theirs - x).abs().max()) > 0.1
     error = (ours - theirs).abs()
     half = dtype == torch.float16
@@ -134,17 +134,17 @@ def test_tiles_that_do_not_fit_on_chip_are_projected_and_moved(
     dtype = dtypes(backend)[0]
     n_separate = 1 if starts is None else 2
     settings = (16, dtype, 2 if starts is None else 0, n_separate)
-    x, theta, geometry, table, shift = tiles_of(
+    x, theta, geometry, table, of_classes = tiles_of(
         backend, (1, 4, 3, 3, (2, 0)), *settings
     )
     indices = torch.arange(15, 0, -3, device=x.device).int()
-    wanted = reference.project_tiles(x, theta, geometry, indices, *shift)
-    z = backend.project_tiles(x, theta, geometry, indices, *shift)
+    wanted = reference.project_tiles(x, theta, geometry, indices, *of_classes)
+    z = backend.project_tiles(x, theta, geometry, indices, *of_classes)
     assert float((z - wanted).abs().max()) <= 4e-3
     ours = x.clone()
     theirs = x.clone()
-    backend.move_tiles(ours, theta, geometry, *table, 0.7, *shift, starts)
-    reference.move_tiles(theirs, theta, geometry, *table, 0.7, *shift, starts)
+    backend.move_tiles(ours, theta, geometry, *table, 0.7, *of_classes, starts)
+    reference.move_tiles(theirs, theta, geometry, *table, 0.7, *of_classes, starts)
     assert float((theirs - x).abs().max()) > 0.1
     assert float((ours - theirs).abs().max()) <= 5e-2
 
@@ -168,11 +168,11 @@ def test_a_part_of_the_pictures_is_moved_in_place(backend):
 
 def test_more_blocks_of_pictures_and_directions_than_one_have_their_places(backend):
     """Two blocks of directions, two of pictures: a tile of 147 values, 150 pictures."""
-    x, theta, geometry, _, shift = tiles_of(
+    x, theta, geometry, _, of_classes = tiles_of(
         backend, (3, 7, 7, 7, (0, 5)), 150, torch.float32, 2
     )
-    wanted = reference.project_tiles(x, theta, geometry, None, *shift)
-    z = backend.project_tiles(x, theta, geometry, None, *shift)
+    wanted = reference.project_tiles(x, theta, geometry, None, *of_classes)
+    z = backend.project_tiles(x, theta, geometry, None, *of_classes)
     assert float((z - wanted).abs().max()) <= 1e-4
 
 

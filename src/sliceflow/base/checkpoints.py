@@ -53,7 +53,7 @@ class FitInterrupted(KeyboardInterrupt):
         self.hint = hint
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _SavedCheckpoint:
     """A flow after a step, with the particles of all ranks.
 
@@ -77,7 +77,7 @@ class _SavedCheckpoint:
     seconds: Annotated[float, Between()]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FlowRun:
     """A flow of particles on this rank, while it runs and when it has ended.
 
@@ -177,10 +177,11 @@ class Checkpoints:
         if self._ranks.is_main and not self._keep:
             self._path.unlink(missing_ok=True)
 
-    def save_if_due(self, run: FlowRun) -> None:
+    def save_if_due(self, run: FlowRun, moving: Cloud) -> None:
         """Write a checkpoint if it is time, or if Ctrl-C was pressed: then raise.
 
-        A flow calls this after every step.
+        A flow calls this after every step. `moving` are the particles in the subspace
+        of its stage, or those of the run themselves in the whole space.
         """
         wanted = _CONTINUE
         if events.now() - self._written_at >= self._every:
@@ -189,10 +190,10 @@ class Checkpoints:
             wanted = _STOP
         action = self._ranks.max_int(wanted)  # the clocks of ranks differ
         if action == _STOP:
-            self._write(run)
+            self._write(run, moving)
             raise self._interrupted_error()
         if action == _WRITE:
-            self._write_or_warn(run)
+            self._write_or_warn(run, moving)
             self._written_at = events.now()
 
     def _interrupted_error(self) -> FitInterrupted:
@@ -231,28 +232,28 @@ class Checkpoints:
             raise CheckpointMismatchError(fact, hint)
         return saved
 
-    def _write_or_warn(self, run: FlowRun) -> None:
+    def _write_or_warn(self, run: FlowRun, moving: Cloud) -> None:
         try:
-            self._write(run)
+            self._write(run, moving)
         except OSError as error:  # a full disk is no reason to lose the fit
             fact = f"no checkpoint could be written to {self._path} ({error})"
             message = f"{fact}; the fit continues with the last one"
             warn_user(message, RuntimeWarning)
 
-    def _write(self, run: FlowRun) -> None:
+    def _write(self, run: FlowRun, moving: Cloud) -> None:
         """Write a checkpoint. If the main rank cannot, all ranks raise its OSError."""
         failure = ""
         state = run.state
         x = self._gather(run.particles.x)
         coordinates = None
-        if state.coordinates is not None:
-            coordinates = self._gather(state.coordinates)
+        if moving is not run.particles:
+            coordinates = self._gather(moving.x)
         if self._ranks.is_main:
             saved = _SavedCheckpoint(
                 fingerprint=self._fingerprint,
                 seed=self.seed,
                 steps=tuple(state.model_steps),
-                history=SavedHistory(**run.history.as_columns()),
+                history=SavedHistory.from_columns(run.history.as_columns()),
                 x=x,
                 coordinates=coordinates,
                 stage_index=state.stage_index,

@@ -427,7 +427,7 @@ def _label_array_to_node(array: NDArray[Any], path: str) -> _LabelArrayNode:
 # Reading
 
 
-@dataclass
+@dataclass(eq=False)
 class _Reader:
     """Makes objects from the nodes of a header."""
 

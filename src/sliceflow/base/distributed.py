@@ -22,34 +22,32 @@ from sliceflow.engine.transports import (
 )
 from sliceflow.errors import ParameterError
 
-# Bins in stages that match marginals. A single process sorts in these steps.
-_MARGINAL_BINS = 4096
+# Bins in axis stages. A single process sorts in these steps.
+_AXIS_BINS = 4096
 
 
 def across_ranks(spec: FlowSpec, ranks: Communicator) -> FlowSpec:
     """The flow, with transports that fit maps to the clouds of all ranks by histograms.
 
-    Stages that match marginals have finer histograms.
+    Axis stages have finer histograms.
     """
     if ranks.size == 1:
         return spec
     stages = []
     for stage in spec.stages:
-        transport = _transport_across_ranks(
-            stage.transport, ranks, stage.corrects_marginals
-        )
+        transport = _transport_across_ranks(stage.transport, ranks, stage.is_axis_stage)
         stages.append(replace(stage, transport=transport))
     return replace(spec, stages=stages)
 
 
 def _transport_across_ranks(
-    transport: Transport, ranks: Communicator, corrects_marginals: bool
+    transport: Transport, ranks: Communicator, is_axis_stage: bool
 ) -> Transport:
     if isinstance(transport, ShrunkTransport):
-        summed = _transport_across_ranks(transport.transport, ranks, corrects_marginals)
+        summed = _transport_across_ranks(transport.transport, ranks, is_axis_stage)
         return replace(transport, transport=summed, sum_over_ranks=ranks.sum_)
-    if corrects_marginals and not isinstance(transport, HistogramTransport):
-        transport = HistogramTransport(_MARGINAL_BINS)
+    if is_axis_stage and not isinstance(transport, HistogramTransport):
+        transport = HistogramTransport(_AXIS_BINS)
     if not isinstance(transport, HistogramTransport):
         fact = f"sorts, which {ranks.size} ranks cannot do together"
         hint = "use transport='histogram' or 'auto', or fit in one process"
@@ -114,39 +112,40 @@ class DistributedHistogramTransport:
 
         A rank may have no data, or none of a class.
         """
-        weights = batch.weights
-        if weights is not None and len(weights) == 1 and float(weights[0]) == 0:
-            # A rank without data has one point of weight 0: `make_weighted_batches`.
-            z_q = z_q[:, :0]
-            weights = weights[:0]
-        parts_p = [z_p]
-        parts_q = [z_q]
         if batch.class_slices is not None:
             slices_p, slices_q = batch.class_slices
-            parts_p = [z_p[:, class_slice] for class_slice in slices_p.slices]
-            parts_q = [z_q[:, class_slice] for class_slice in slices_q.slices]
+            return self._solve_classes(
+                [z_p[:, class_slice] for class_slice in slices_p.slices],
+                [z_q[:, class_slice] for class_slice in slices_q.slices],
+            )
+        weights = batch.weights
+        if weights is not None and not batch.has_data:
+            z_q = z_q[:, :0]
+            weights = weights[:0]
+        range_p, range_q = self._over_ranks(_Range.of([z_p]), _Range.of([z_q]))
+        histograms_p, histograms_q = self._count_all_ranks(
+            [z_p], [z_q], range_p, range_q, weights
+        )
+        return self.histogram.solve_counts(histograms_p, histograms_q, z_p.dtype)
+
+    def _solve_classes(
+        self, parts_p: Sequence[Tensor], parts_q: Sequence[Tensor]
+    ) -> TransportSolution:
+        """Solve for the maps of each class, from particles and data (h, n) of each."""
         range_p, range_q = self._over_ranks(_Range.of(parts_p), _Range.of(parts_q))
-        identity_classes = []
-        if batch.class_slices is not None:
-            has_values = range_p.has_values & range_q.has_values
-            in_class = has_values.view(len(parts_p), -1)[:, 0]
-            identity_classes = torch.nonzero(~in_class)[:, 0].tolist()
-            range_p = range_p.with_zeros_where_empty()
-            range_q = range_q.with_zeros_where_empty()
-        range_p = _Range(*self.histogram.bin_range(*range_p))
-        range_q = _Range(*self.histogram.bin_range(*range_q))
-        counts_p = self._count(parts_p, range_p, None)
-        counts_q = self._count(parts_q, range_q, weights)
-        # One message has both, in float64, in which sums of counts are exact.
-        sums = self.ranks.sum_(torch.cat((counts_p, counts_q)).double())
-        sums_p = sums[: len(counts_p)].to(counts_p.dtype)
-        sums_q = sums[len(counts_p) :]
-        if weights is None:
-            sums_q = sums_q.to(counts_q.dtype)
+        has_points = range_p.has_values & range_q.has_values
+        class_has_points = has_points.view(len(parts_p), -1)[:, 0]
+        identity_classes = torch.nonzero(~class_has_points)[:, 0].tolist()
+        histograms_p, histograms_q = self._count_all_ranks(
+            parts_p,
+            parts_q,
+            range_p.with_zeros_where_empty(),
+            range_q.with_zeros_where_empty(),
+        )
         return self.histogram.solve_counts(
-            Histograms(sums_p, *range_p),
-            Histograms(sums_q, *range_q),
-            z_p.dtype,
+            histograms_p,
+            histograms_q,
+            parts_p[0].dtype,
             identity_classes,
             len(parts_p),
         )
@@ -158,6 +157,28 @@ class DistributedHistogramTransport:
         ends = torch.stack((p.lo, -p.hi, q.lo, -q.hi))
         lo_p, minus_hi_p, lo_q, minus_hi_q = self.ranks.minimum_(ends)
         return _Range(lo_p, -minus_hi_p), _Range(lo_q, -minus_hi_q)
+
+    def _count_all_ranks(
+        self,
+        parts_p: Sequence[Tensor],
+        parts_q: Sequence[Tensor],
+        range_p: _Range,
+        range_q: _Range,
+        weights: Tensor | None = None,
+    ) -> tuple[Histograms, Histograms]:
+        """The histograms of the particles and of the data of all ranks.
+
+        The parts are this rank's, the ranges those of all. `weights` are of its data.
+        """
+        bins_p = _Range(*self.histogram.bin_range(*range_p))
+        bins_q = _Range(*self.histogram.bin_range(*range_q))
+        own_p = self._count(parts_p, bins_p, None)
+        own_q = self._count(parts_q, bins_q, weights)
+        # One message has both, in float64, in which sums of counts are exact.
+        sums = self.ranks.sum_(torch.cat((own_p, own_q)).double())
+        counts_p = sums[: len(own_p)].to(own_p.dtype)
+        counts_q = sums[len(own_p) :].to(own_q.dtype)
+        return Histograms(counts_p, *bins_p), Histograms(counts_q, *bins_q)
 
     def _count(
         self, parts: Sequence[Tensor], range_: _Range, weights: Tensor | None

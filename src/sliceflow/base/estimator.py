@@ -25,7 +25,6 @@ from sliceflow.base.protocols import (
     FitResult,
     FittedModel,
     FittedModelT,
-    HistoryColumns,
     Options,
     ParticleResult,
     PlannedFit,
@@ -37,7 +36,13 @@ from sliceflow.base.ranks import ONE_PROCESS, Communicator
 from sliceflow.base.removal import remove_rows
 from sliceflow.base.saving import FitRecord, SavableHistory, SavedHistory, save
 from sliceflow.devices import require_memory
-from sliceflow.engine.events import ClosableListener, EventT, Listeners, Progress
+from sliceflow.engine.events import (
+    ClosableListener,
+    EventT,
+    HistoryColumns,
+    Listeners,
+    Progress,
+)
 from sliceflow.engine.random import RandomStateLike, Seed
 from sliceflow.errors import HintedError, warn_user
 from sliceflow.validation import as_callables, require

@@ -341,7 +341,7 @@ class FlowEstimator(
             self.particles_ = particles.X
             self.particle_conditions_ = particles.y
         encoder = record.model.y_encoder
-        if isinstance(encoder, ClassEncoder) and not encoder.are_clusters:
+        if isinstance(encoder, ClassEncoder) and not encoder.encodes_clusters:
             self.classes_ = encoder.classes
 
     # Sampling
@@ -452,7 +452,7 @@ class FlowEstimator(
             requested = RequestedSamples.from_user(model, times * n, None, seed)
             sample_y = requested.encoded_y
         else:
-            sample_y = held_out_y.repeat(times)
+            sample_y = held_out_y.take(torch.arange(n).repeat(times))
         drawn = model.standardized_points(model.sample(times * n, sample_y, seed))
         return -sliced_distance(drawn, points, Seed(0), y_p=sample_y, y_q=held_out_y)
 
@@ -530,7 +530,7 @@ def _encode_y_of_rows(model: FittedFlow[object], y: Any, n: int) -> EncodedY | N
     return encoded_y
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RequestedSamples:
     """How many samples a user asks for, and their conditions.
 
@@ -573,7 +573,7 @@ class RequestedSamples:
     @property
     def y(self) -> NDArray[Any] | None:
         """The conditions as the user writes them; None without y, and of clusters."""
-        if self.conditions is None or self.conditions.encoder.are_clusters:
+        if self.conditions is None or self.conditions.encoder.encodes_clusters:
             return None
         return self.conditions.y
 
@@ -613,7 +613,7 @@ def run_flow(
     history = History()
     all_listeners = [history, *ranks.synchronized(listeners)]
     run = FlowRun(particles, particle_rng.first, state, history, all_listeners)
-    after_step: Callable[[], None] = do_nothing
+    after_step: Callable[[Cloud], None] = do_nothing
     if checkpoints is not None:
         checkpoints.resume(run)
         after_step = partial(checkpoints.save_if_due, run)

@@ -24,13 +24,13 @@ from torch import Tensor
 from sliceflow.base.ranks import Communicator, Shard
 from sliceflow.base.rows import Conditions
 from sliceflow.devices import require_memory
-from sliceflow.engine.clouds import Cloud, Permutation
+from sliceflow.engine.clouds import ClassOrder, Cloud, Permutation
 from sliceflow.engine.encoded_y import FlowY, SeparateClassIndices
 from sliceflow.engine.flow import MapSharing
 from sliceflow.engine.proportions import (
     MIN_PARTICLES,
     proportional_indices,
-    y_of_added_particles,
+    y_with_added_particles,
 )
 from sliceflow.engine.random import Seed
 
@@ -39,7 +39,7 @@ from sliceflow.engine.random import Seed
 _BYTES_PER_CONDITION = 24
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ParticleGroup:
     """Particles of all ranks: how many, and what the flow sees of their y.
 
@@ -74,7 +74,7 @@ class OwnParticles:
     y: FlowY | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ParticleAllocation:
     """How many particles a flow moves, with which y, and which of them the user gets.
 
@@ -141,7 +141,7 @@ class ParticleAllocation:
             conditions.encoded_y, n_particles, seed, minimum=1
         )
         kept_user_y = None
-        if not conditions.encoder.are_clusters:
+        if not conditions.encoder.encodes_clusters:
             kept_user_y = conditions.y[indices.numpy()]
         row_y = conditions.flow_y(map_sharing)
         if row_y is None:
@@ -150,9 +150,7 @@ class ParticleAllocation:
         kept_y = row_y.take(indices)
         y = kept_y
         if stores_maps:
-            y = y.concatenate(
-                y_of_added_particles(y_p=y, y_q=row_y, seed=seed.child("further"))
-            )
+            y = y_with_added_particles(y_p=y, y_q=row_y, seed=seed.child("further"))
         order = _flow_order(y, n_particles, seed.child("mixed"))
         if order is not None:
             y = order.reorder_y(y)
@@ -187,5 +185,5 @@ def _flow_order(y: FlowY, n_particles: int, seed: Seed) -> Permutation | None:
         y = mixed.reorder_y(y)
     if not isinstance(y, SeparateClassIndices):
         return mixed
-    by_class = Permutation.sorting_classes(y)
+    by_class = ClassOrder.sorting(y, y.n_classes)
     return by_class if mixed is None else mixed.then(by_class)

@@ -27,7 +27,7 @@ compares their methods):
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import Field, dataclass, field
 from typing import (
     TYPE_CHECKING,
@@ -48,6 +48,7 @@ from sliceflow.base.ranks import Communicator
 from sliceflow.engine.events import (
     EventListener,
     FlowEvent,
+    HistoryColumns,
     ProgressEvent,
 )
 from sliceflow.engine.random import Seed
@@ -60,10 +61,6 @@ if TYPE_CHECKING:
     from sliceflow.base.rows import Conditions
     from sliceflow.engine.encoded_y import EncodedY
     from sliceflow.engine.y_encoders import ConditionEncoder
-
-
-# What `history_` shows: columns of equal length, by name; see `events.History`.
-HistoryColumns: TypeAlias = Mapping[str, Sequence[str | float]]
 
 
 class Options(Protocol):
@@ -171,7 +168,7 @@ PlanT_co = TypeVar("PlanT_co", bound=FitPlan, covariant=True)
 EventT_co = TypeVar("EventT_co", bound=ProgressEvent, covariant=True)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ParticleResult(Generic[UserRowsT_co]):
     """The particles at the end of a flow, for the attributes of its estimator."""
 
@@ -179,7 +176,7 @@ class ParticleResult(Generic[UserRowsT_co]):
     y: NDArray[Any] | None  # their conditions; None without conditions
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FitResult(Generic[FittedModelT_co]):
     """The result of a fit: a fitted model, its history, and perhaps a warning."""
 

@@ -41,7 +41,7 @@ from sliceflow.saved_types import ArraySpec
 _MAX_STANDARDIZED = 1e50
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Conditions:
     """The conditions y of n rows of data or samples, as users write y and encoded.
 

@@ -74,13 +74,13 @@ def check_finite_samples(
     dtype : the dtype of particles
     y : the encoded conditions, if there are any
     """
-    shift = _condition_shift(spec, y)
+    offset = _largest_offset(spec, y)
     limit = torch.finfo(dtype).max / 4
     # A comparison with NaN is False, so this refuses NaN as well.
-    if not (d * largest < limit and shift < limit):
+    if not (d * largest < limit and offset < limit):
         raise ValueError(
             "its samples may not stay finite: maps, steps and conditions reach "
-            f"{largest + shift:.1e}, and {dtype} ends at {limit:.1e}"
+            f"{largest + offset:.1e}, and {dtype} ends at {limit:.1e}"
         )
 
 
@@ -125,8 +125,8 @@ def _largest_value(step_maps: TransportMaps | CompressedMaps) -> float:
     return largest
 
 
-def _condition_shift(spec: FlowSpec, y: EncodedY | None) -> float:
-    """How far the condition can shift projections, if conditions share steps."""
+def _largest_offset(spec: FlowSpec, y: EncodedY | None) -> float:
+    """How far the condition can offset projections, if conditions share steps."""
     if not spec.shared_condition_dim or y is None:
         return 0.0
     if isinstance(y, ContinuousY):

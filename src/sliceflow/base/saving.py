@@ -43,14 +43,13 @@ from sliceflow.base import file
 from sliceflow.base.protocols import (
     FittedModelT,
     FlowRows,
-    HistoryColumns,
     ParticleResult,
     PlanT,
     RowsT,
     StorableModel,
 )
 from sliceflow.devices import resolve_device
-from sliceflow.engine.events import EventT
+from sliceflow.engine.events import EventT, HistoryColumns
 from sliceflow.engine.random import Seed
 from sliceflow.saved_types import Count
 
@@ -94,6 +93,12 @@ class SavedHistory:
     active_fraction: Sequence[float]
     # Only in checkpoints: without times, the same fit gives the same model file.
     seconds: Sequence[float] | None = None
+
+    @classmethod
+    def from_columns(cls, columns: HistoryColumns) -> SavedHistory:
+        """The history with these columns, which are those of `events.History`."""
+        fields: dict[str, Any] = dict(columns)
+        return cls(**fields)
 
     def check_saved(self) -> None:
         """Raise a ValueError if the columns of a file have different lengths."""

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 VectorArray: TypeAlias = Union[NDArray[Any], Tensor, "pd.DataFrame"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class VectorRows(ArrayRows):
     """The user's rows of numbers and their conditions, checked.
 

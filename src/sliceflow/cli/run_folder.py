@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from sliceflow import ImageFlow, SlicedWassersteinFlow, TableFlow
     from sliceflow.app.server import JsonObject
-    from sliceflow.base.protocols import HistoryColumns
 
     Model = SlicedWassersteinFlow | ImageFlow | TableFlow
 

@@ -23,16 +23,20 @@ from torch import Tensor
 
 from sliceflow.engine.clouds import (
     ALL_POINTS,
+    ClassOrder,
     Cloud,
     Permutation,
     PointIndices,
     PointSelection,
+    SortedSelection,
 )
 from sliceflow.engine.encoded_y import (
     ClassIndices,
     ClassSlices,
     FlowY,
     SeparateClassIndices,
+    SortedClassIndices,
+    require_sorted,
 )
 from sliceflow.engine.random import Seed
 
@@ -53,15 +57,13 @@ _ALIGNMENT = 16
 _WEIGHT_UNIT = 2.0**-40
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Batch:
     """The particles and the data that one step is fitted to."""
 
     particles: PointSelection = ALL_POINTS
     data: PointSelection = ALL_POINTS
-    # (n,) of these n data; None if all count alike. A single weight of 0 stands for no
-    # data: a rank may have none with the conditions of particles.
-    weights: Tensor | None = None
+    weights: Tensor | None = None  # (n,) of these n data; None if all count alike
     all_data_y: FlowY | None = None  # of all data, also of those that are not selected
 
     @property
@@ -70,27 +72,32 @@ class Batch:
         return self.particles.indices is None
 
     @property
+    def has_data(self) -> bool:
+        """Whether there are data: a rank may have none with the particles' conditions.
+
+        Then one point of weight 0 stands for them; see `make_weighted_batches`.
+        """
+        if self.weights is None or len(self.weights) != 1:
+            return True
+        return float(self.weights[0]) != 0
+
+    @property
     def class_slices(self) -> tuple[ClassSlices, ClassSlices] | None:
         """Where the classes are among these particles and among these data.
 
         None if they share their maps.
         """
-        slices_p = self.particles.class_slices
-        slices_q = self.data.class_slices
-        if slices_p is not None and slices_q is not None:
-            return slices_p, slices_q
-        if isinstance(self.all_data_y, SeparateClassIndices):
-            raise ValueError(
-                "classes have separate maps, but points are not sorted by class; sort "
-                "particles and data by Cloud.reordered(Permutation.sorting_classes(y))"
-            )
+        particles = self.particles
+        data = self.data
+        if isinstance(particles, SortedSelection) and isinstance(data, SortedSelection):
+            return particles.class_slices, data.class_slices
         return None
 
 
 WHOLE_BATCH = Batch()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Batches:
     """The batches of successive steps, which take turns.
 
@@ -127,7 +134,10 @@ def _in_turn(
     """The selection whose turn it is, or all points of the cloud."""
     if selections is None:
         return cloud.all_points
-    return selections[steps_done % len(selections)]
+    selection = selections[steps_done % len(selections)]
+    if isinstance(cloud.y, SeparateClassIndices):
+        assert isinstance(selection, SortedSelection), "parts of unsorted classes"
+    return selection
 
 
 class Target(Protocol):
@@ -212,14 +222,15 @@ def make_batches(
     `y_p` and `y_q` are the conditions of particles and data, if the flow uses them.
     Every batch then has as many data as particles of each condition. If these are
     `SeparateClassIndices`, every batch has an equal share of each, and the particles
-    are sorted by class.
+    must be sorted by class.
     """
     if y_p is None or y_q is None:
         return _batches_without_y(m, n, batch_size, seed, device)
     y_p = y_p.to(device)
     y_q = y_q.to(device)
     if isinstance(y_p, SeparateClassIndices) and isinstance(y_q, SeparateClassIndices):
-        return _batches_of_separate_classes(batch_size, seed, y_p=y_p, y_q=y_q)
+        sorted_y_p = require_sorted(y_p)
+        return _batches_of_separate_classes(batch_size, seed, y_p=sorted_y_p, y_q=y_q)
     return _batches_by_condition(batch_size, seed, device, y_p=y_p, y_q=y_q)
 
 
@@ -284,32 +295,26 @@ def _batches_of_separate_classes(
     batch_size: int | None,
     seed: Seed,
     *,
-    y_p: SeparateClassIndices,
+    y_p: SortedClassIndices,
     y_q: SeparateClassIndices,
 ) -> Batches:
-    """Batches for classes that have their own maps; the particles are sorted by class.
-
-    Every batch has an equal share of each class.
-    """
+    """Batches for classes that have their own maps: an equal share of each class."""
     if batch_size is None or max(len(y_p), len(y_q)) <= batch_size:
-        return Batches(data_order=Permutation.sorting_classes(y_q))
+        return Batches(data_order=ClassOrder.sorting(y_q, y_q.n_classes))
     device = y_q.values.device
     shuffled = Permutation(seed.child("order").permutation(len(y_q)).to(device))
     # Class by class, at random within each.
-    class_order = Permutation.sorting_classes(y_q.take(shuffled.forward))
-    slices_p = ClassSlices.from_class_indices(y_p, y_p.n_classes)
-    slices_q = class_order.class_slices
-    assert slices_q is not None, "the order sorts separate classes"
+    class_order = ClassOrder.sorting(y_q.take(shuffled.forward), y_q.n_classes)
     return Batches(
-        stratified_parts(slices_p, batch_size, device),
-        stratified_parts(slices_q, batch_size, device),
+        stratified_parts(y_p.class_slices, batch_size, device),
+        stratified_parts(class_order.class_slices, batch_size, device),
         shuffled.then(class_order),
     )
 
 
 def stratified_parts(
     class_slices: ClassSlices, batch_size: int, device: torch.device
-) -> list[PointSelection]:
+) -> list[SortedSelection]:
     """All points in parts of about `batch_size`, with an equal share of every class.
 
     The points are sorted by class, as `class_slices` says, and so are those of each
@@ -326,7 +331,7 @@ def stratified_parts(
             indices_of_classes.append(torch.arange(first, end, device=device))
         sizes = [len(indices) for indices in indices_of_classes]
         slices_of_part = ClassSlices(tuple(accumulate(sizes, initial=0)))
-        parts.append(PointSelection(torch.cat(indices_of_classes), slices_of_part))
+        parts.append(SortedSelection(torch.cat(indices_of_classes), slices_of_part))
     return parts
 
 

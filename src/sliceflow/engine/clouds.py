@@ -4,27 +4,20 @@ n points in d dimensions are the columns of a tensor x (d, n), so point i is x[:
 
 Maps that classes share
 -----------------------
-With a finite ξ a class shifts the projections, and a direction has one map for all
+With a finite ξ a class offsets the projections, and a direction has one map for all
 classes. The points may be in any order.
 
 Separate maps of classes
 ------------------------
 With ξ = ∞ each class has its own maps along the same h directions. `simulate` does not
-show this: it is in the clouds.
+show this: it is in the types of y. Rows and particles have `SeparateClassIndices`; a
+`ClassOrder` sorts them by class, which makes them `SortedClassIndices`. Only these go
+through a step: a transport fits each slice of points alone, and the maps, stacked class
+by class, move each slice of the particles.
 
-1. `flow.flow_y` gives rows and particles a y of `SeparateClassIndices`.
-2. The points are sorted by class. A `Permutation` does that, and tells their y where
-   each class is: `Cloud.class_slices`.
-3. A batch hands the slices of its particles and data to the transport, which fits each
-   class alone. It stacks the maps: row c·h + j is the map of class c along direction j.
-4. `TransportMaps.displace` moves each slice of a cloud by the maps of its class.
-
-Who sorts points by class, or brings them into another order:
-
-particles of a fit    `base.particle_allocation`, from the start: the flow's order
-data                  `DataTarget`, when it loads them: the `data_order` of `Batches`
-other particles       `replay` and axis steps, which take any order: they sort a copy by
-                      `Cloud.in_class_order`, and move the points as far as the copy
+The particles of a fit are sorted from the start, by `base.particle_allocation`, and
+data when `DataTarget` loads them. `replay` and axis steps take particles in any order:
+they move a copy that `Cloud.in_class_order` sorts.
 """
 
 from __future__ import annotations
@@ -34,6 +27,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -45,28 +39,37 @@ from sliceflow.engine.encoded_y import (
     FlowY,
     MixedY,
     SeparateClassIndices,
+    SortedClassIndices,
+    require_sorted,
 )
 from sliceflow.engine.random import Seed
 from sliceflow.engine.wasserstein import squared_wasserstein
 from sliceflow.errors import DataError
 
+PermutationT = TypeVar("PermutationT", bound="Permutation")
 # Which of n points: a slice, or indices (k,).
 PointIndices = slice | Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PointSelection:
-    """Which points of a cloud a step uses; by default all of them."""
+    """Which points of a cloud a step uses."""
 
-    indices: PointIndices | None = None  # None is all
-    # Where the classes are among these points, if each class has its own maps.
-    class_slices: ClassSlices | None = None
+    indices: PointIndices | None  # None is all
 
 
-ALL_POINTS = PointSelection()
+@dataclass(frozen=True, eq=False)
+class SortedSelection(PointSelection):
+    """Points that are sorted by class, each of which has its own maps."""
+
+    indices: Tensor | None
+    class_slices: ClassSlices  # among these points
 
 
-@dataclass(frozen=True)
+ALL_POINTS = PointSelection(None)
+
+
+@dataclass(frozen=True, eq=False)
 class Permutation:
     """Another order of n points, and the way back.
 
@@ -74,44 +77,60 @@ class Permutation:
     ----------
     forward : tensor (n,)
         Point i of the new order was point ``forward[i]``.
-    class_slices : ClassSlices or None, default None
-        Where the classes are in the new order, if it sorts `SeparateClassIndices`.
-        They are counted once, however often points are brought into this order.
     """
 
     forward: Tensor
-    class_slices: ClassSlices | None = None
-
-    @classmethod
-    def sorting_classes(cls, y: ClassIndices) -> Permutation:
-        """The order that sorts points by class. In a class, they keep their order."""
-        class_slices = None
-        if isinstance(y, SeparateClassIndices):
-            class_slices = ClassSlices.from_class_indices(y, y.n_classes)
-        return cls(y.values.argsort(stable=True), class_slices)
 
     @cached_property
     def back(self) -> Tensor:
         """The inverse (n,): point i of the old order is ``back[i]`` of the new."""
         return self.forward.argsort()
 
-    def then(self, following: Permutation) -> Permutation:
+    def then(self, following: PermutationT) -> PermutationT:
         """This order, and then another one of its points."""
-        return Permutation(self.forward[following.forward], following.class_slices)
+        return replace(following, forward=self.forward[following.forward])
 
     def reorder_y(self, y: FlowY) -> FlowY:
-        """The y of the points in this order; classes learn from it where they are."""
-        y = y.take(self.forward)
-        if isinstance(y, SeparateClassIndices):
-            return replace(y, class_slices=self.class_slices)
-        return y
+        """The y of the points in this order."""
+        return y.take(self.forward)
 
     def restore_x(self, x: Tensor) -> Tensor:
         """Points x (d, n) that stand in the new order, in the old one."""
         return x[:, self.back]
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
+class ClassOrder(Permutation):
+    """An order that sorts points by class.
+
+    Attributes
+    ----------
+    class_slices : ClassSlices
+        Where the classes are in the new order. They are counted once, however often
+        points are brought into this order.
+    """
+
+    class_slices: ClassSlices
+
+    @classmethod
+    def sorting(cls, y: ClassIndices, n_classes: int) -> ClassOrder:
+        """The order that sorts points by class. In a class, they keep their order."""
+        return cls(
+            y.values.argsort(stable=True),
+            ClassSlices.from_class_indices(y, n_classes),
+        )
+
+    def reorder_y(self, y: FlowY) -> FlowY:
+        """The y of the points in this order: separate classes are sorted then."""
+        reordered = y.take(self.forward)
+        if isinstance(reordered, SeparateClassIndices):
+            return SortedClassIndices(
+                reordered.values, reordered.n_classes, self.class_slices
+            )
+        return reordered
+
+
+@dataclass(eq=False)
 class Cloud:
     """Points with their conditions. Steps move the points x; the conditions y stay.
 
@@ -128,18 +147,20 @@ class Cloud:
 
     @property
     def class_slices(self) -> ClassSlices | None:
-        """The points of each class, if each class has its own maps.
+        """The points of each class, if each class has its own maps; else None.
 
-        The points are then sorted by class.
+        A ValueError if these points are not sorted by class.
         """
         if isinstance(self.y, SeparateClassIndices):
-            return self.y.class_slices
+            return require_sorted(self.y).class_slices
         return None
 
     @property
     def all_points(self) -> PointSelection:
         """All points, as a selection."""
-        return PointSelection(class_slices=self.class_slices)
+        if self.class_slices is None:
+            return ALL_POINTS
+        return SortedSelection(None, self.class_slices)
 
     def take(self, indices: PointIndices | None) -> Cloud:
         """Some of the points, or all: a view of a slice, a copy of other indices."""
@@ -161,7 +182,7 @@ class Cloud:
         move to where the copy's are. A block that an error ends changes nothing.
         """
         assert isinstance(self.y, SeparateClassIndices), "classes have separate maps"
-        order = Permutation.sorting_classes(self.y)
+        order = ClassOrder.sorting(self.y, self.y.n_classes)
         sorted_cloud = self.reordered(order)
         yield sorted_cloud, order
         self.x.copy_(order.restore_x(sorted_cloud.x))

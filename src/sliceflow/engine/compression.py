@@ -23,7 +23,7 @@ from sliceflow.engine.smooth_maps import SmoothMaps
 # Displacements are stored as int16, as multiples of a rounding step. The largest
 # displacement that is expected has this many steps, 8,191: far finer than the noise of
 # any map. Displacements four times as large can still be stored.
-_STEPS_IN_MAX_DISPLACEMENT = kernels.MAX_QUANTIZED_SHIFT // 4
+_STEPS_IN_MAX_DISPLACEMENT = kernels.MAX_QUANTIZED_DISPLACEMENT // 4
 # Jumps between atoms that a model stores of each map, with three knots each: enough for
 # 65 atoms. More of them only make files larger.
 MAX_JUMPS = 64
@@ -34,7 +34,7 @@ _ATOM_ONE_IN = 200
 # many knots. It trades the size of a model for detail.
 _MORE_KNOTS_AT_BENDS = 8
 # Particles farther from a map's range than this many times its width move to the end of
-# the data. Nearer ones are shifted rigidly, so that moderate outliers keep their order.
+# the data. Nearer ones move alike, so that moderate outliers keep their order.
 _FAR_BEYOND = 16
 
 
@@ -87,7 +87,7 @@ def map_bytes(n_knots: int, n_bins: int | None, shared: bool) -> int:
         return 8 * n_knots  # positions before and after, 4 bytes each
     if n_knots >= n_bins:
         return 4 * n_bins + 20  # values on the whole grid, and the range
-    return 6 * _within_compressed_limits(n_knots) + 16  # edges, shifts, range
+    return 6 * _within_compressed_limits(n_knots) + 16  # edges, displacements, range
 
 
 def _knots_for_bends(n_knots: int, is_sorted: bool, shared: bool) -> int:
@@ -150,14 +150,14 @@ def compress_grid_at_bends(
     if counts is None:
         counts = torch.ones((len(grid.lo), n_bins), device=grid.lo.device)
     exponent = math.frexp(max_displacement / _STEPS_IN_MAX_DISPLACEMENT)[1]
-    lo, hi, edges, quantized_shifts = kernels.for_tensor(grid.values).compress_grid(
-        grid.lo, grid.hi, grid.values, counts, n_knots, exponent
-    )
+    lo, hi, edges, quantized_displacements = kernels.for_tensor(
+        grid.values
+    ).compress_grid(grid.lo, grid.hi, grid.values, counts, n_knots, exponent)
     compressed = CompressedMaps(
         lo=lo,
         hi=hi,
         edges=edges,
-        quantized_shifts=quantized_shifts,
+        quantized_displacements=quantized_displacements,
         n_maps=len(lo),
         n_bins=n_bins,
         exponent=exponent,

@@ -2,8 +2,9 @@
 
 `ClassIndices` encode labels, `ContinuousY` continuous columns, which are columns of
 numbers, and `MixedY` both together. What a flow does with y is in the type, too: it
-sees no y, a `FlowY` that shifts projections if all points share the maps, or
-`SeparateClassIndices`. Nothing writes to a y: conditions do not move.
+sees no y, a `FlowY` that offsets projections if all points share the maps, or
+`SeparateClassIndices`. These are `SortedClassIndices` if points are sorted by class.
+Nothing writes to a y: conditions do not move.
 
 Everywhere in the package these names have one meaning each:
 
@@ -16,7 +17,7 @@ are rows or draws of them, and `y_p` and `y_q` of particles, which have the dist
 p, and of data, which have q. That of the particles of a fit is in their
 `ParticleGroup`.
 
-A frame's θ_y (h, l) shifts every projection by ``ξ·θ_yᵀy`` (`add_condition_shift`),
+A frame's θ_y (h, l) offsets projections by ``ξ·θ_yᵀy`` (`add_condition_offset`),
 where a class index stands for a one-hot y. So l, everywhere `condition_dim`, is the
 number of classes or of columns.
 """
@@ -33,7 +34,7 @@ from torch import Tensor
 from sliceflow import kernels
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _PointValues:
     """The base class of all kinds of y: values of n points, along the first axis."""
 
@@ -43,41 +44,24 @@ class _PointValues:
         """n, the number of points."""
         return len(self.values)
 
-    def take(self, indices: slice | Tensor) -> Self:
-        """The y of some of the points."""
-        return self._of_other_points(self.values[indices])
-
     def to(self, device: torch.device | str) -> Self:
         """The same y on a device."""
         return replace(self, values=self.values.to(device))
 
-    def repeat(self, times: int) -> Self:
-        """The y of all points, repeated as a whole."""
-        return self._of_other_points(torch.cat([self.values] * times))
 
-    def repeat_each(self, times: int) -> Self:
-        """The y of each point, repeated before the next point."""
-        return self._of_other_points(self.values.repeat_interleave(times, 0))
-
-    def concatenate(self, other: _PointValues) -> Self:
-        """The y of these points and, after them, of others; both y are of one kind."""
-        assert type(other) is type(self), "kinds of y differ"
-        return self._of_other_points(torch.cat((self.values, other.values)))
-
-    def _of_other_points(self, values: Tensor) -> Self:
-        """A y of this kind, for points with these values."""
-        return replace(self, values=values)
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ClassIndices(_PointValues):
     """Labels: `values` (n,) are the indices of classes, int64 from 0 to C − 1."""
+
+    def take(self, indices: slice | Tensor) -> ClassIndices:
+        """The y of some of the points."""
+        return ClassIndices(self.values[indices])
 
     def sizes(self, n_classes: int = 0) -> Tensor:
         """The number of points of each class, (C,); C is at least `n_classes`."""
         return torch.bincount(self.values, minlength=n_classes)
 
-    def shift(self, z: Tensor, theta: Tensor) -> Tensor:
+    def add_offset(self, z: Tensor, theta: Tensor) -> Tensor:
         """z (h, n) plus theta[:, c] for the points of class c; theta is (h, C)."""
         return kernels.for_tensor(z).add_class_offsets(z, theta, self.values)
 
@@ -120,46 +104,54 @@ class ClassSlices:
         return ClassSlices(tuple(min(max(s, first), end) - first for s in self.starts))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SeparateClassIndices(ClassIndices):
     """Labels in a flow with ξ = ∞, where each of `n_classes` has maps of its own.
 
-    Steps take them sorted by class, and knowing where each class is: the
-    `Permutation` that sorts them tells them.
+    The points may be in any order. Steps take only `SortedClassIndices`.
     """
 
     n_classes: int
-    # Where the classes are, if the points are sorted by class; None in another order.
-    class_slices: ClassSlices | None = None
 
-    def take(self, indices: slice | Tensor) -> Self:
-        """The y of some of the points; a slice of sorted points is sorted, too."""
+    def take(self, indices: slice | Tensor) -> SeparateClassIndices:
+        """The y of some of the points."""
+        return SeparateClassIndices(self.values[indices], self.n_classes)
+
+
+@dataclass(frozen=True, eq=False)
+class SortedClassIndices(SeparateClassIndices):
+    """Labels of points that are sorted by class; each class has maps of its own."""
+
+    class_slices: ClassSlices
+
+    def __post_init__(self) -> None:
+        assert len(self.class_slices) == self.n_classes, "slices of other classes"
+        assert self.class_slices.starts[-1] == len(self), "slices of other points"
+
+    def take(self, indices: slice | Tensor) -> SeparateClassIndices:
+        """The y of some of the points: of a slice of them, it is sorted, too."""
         taken = super().take(indices)
-        if self.class_slices is None or not isinstance(indices, slice):
+        if isinstance(indices, Tensor) or indices.step is not None:
             return taken
-        if indices.step is not None:
-            return taken
-        return replace(taken, class_slices=self.class_slices.part(indices))
-
-    def with_class_slices(self) -> Self:
-        """The same y, of points that the caller has sorted by class."""
-        class_slices = ClassSlices.from_class_indices(self, self.n_classes)
-        return replace(self, class_slices=class_slices)
-
-    def _of_other_points(self, values: Tensor) -> Self:
-        return replace(self, values=values, class_slices=None)
+        return SortedClassIndices(
+            taken.values, self.n_classes, self.class_slices.part(indices)
+        )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ContinuousY(_PointValues):
     """Continuous columns: `values` (n, l) are standardized."""
 
-    def shift(self, z: Tensor, theta: Tensor) -> Tensor:
+    def take(self, indices: slice | Tensor) -> ContinuousY:
+        """The y of some of the points."""
+        return ContinuousY(self.values[indices])
+
+    def add_offset(self, z: Tensor, theta: Tensor) -> Tensor:
         """z (h, n) plus θᵀy of each point; theta is (h, l)."""
         return torch.addmm(z, theta, self.values.T.to(z.dtype))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MixedY(_PointValues):
     """Labels and continuous columns: `values` (n, 1 + l), with the class index first.
 
@@ -171,6 +163,10 @@ class MixedY(_PointValues):
         """The y whose parts are these, both of the same points."""
         class_column = classes.values[:, None].double()
         return cls(torch.cat((class_column, continuous.values), 1))
+
+    def take(self, indices: slice | Tensor) -> MixedY:
+        """The y of some of the points."""
+        return MixedY(self.values[indices])
 
     @property
     def class_indices(self) -> Tensor:
@@ -197,7 +193,17 @@ def separate_classes_or_none(y: EncodedY | None) -> SeparateClassIndices | None:
     return None
 
 
-def add_condition_shift(z: Tensor, theta: Tensor | None, y: FlowY | None) -> Tensor:
+def require_sorted(y: SeparateClassIndices) -> SortedClassIndices:
+    """y, or a ValueError if its points are not sorted by class."""
+    if isinstance(y, SortedClassIndices):
+        return y
+    raise ValueError(
+        "classes have separate maps, but points are not sorted by class; sort "
+        "particles and data by Cloud.reordered(ClassOrder.sorting(y, n_classes))"
+    )
+
+
+def add_condition_offset(z: Tensor, theta: Tensor | None, y: FlowY | None) -> Tensor:
     """z + ξ·θ_yᵀy for every direction and point, (h, n), with theta = ξ·θ_y (h, l).
 
     A class index stands for a one-hot y, so the offset of class c is theta[:, c].
@@ -205,4 +211,4 @@ def add_condition_shift(z: Tensor, theta: Tensor | None, y: FlowY | None) -> Ten
     """
     if theta is None or y is None:
         return z
-    return y.shift(z, theta)
+    return y.add_offset(z, theta)

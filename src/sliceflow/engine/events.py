@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import (
     TYPE_CHECKING,
-    Any,
     NamedTuple,
     Protocol,
+    TypeAlias,
     TypeVar,
     runtime_checkable,
 )
@@ -52,7 +52,7 @@ class ClosableListener(Protocol):
         """End what the listener has begun, such as the line of a progress bar."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FlowEvent:
     """The state of a flow after a step, as listeners get it.
 
@@ -154,6 +154,9 @@ class EventListener(Protocol[EventT_contra]):
     def __call__(self, event: EventT_contra, /) -> bool | None: ...
 
 
+# The columns of a history, of equal length, by name.
+HistoryColumns: TypeAlias = Mapping[str, Sequence[str | float]]
+
 # What users pass as `listeners`: ``Listeners[FlowEvent]`` to the fit of a flow.
 Listeners = EventListener[EventT] | Iterable[EventListener[EventT]] | None
 FlowListener = EventListener[FlowEvent]
@@ -195,7 +198,7 @@ class History:
     """
 
     recorded: list[_RecordedStep] = field(default_factory=list)
-    before: dict[str, list[Any]] = field(default_factory=dict)
+    before: HistoryColumns = field(default_factory=dict)
 
     def __call__(self, event: FlowEvent) -> None:
         step = _RecordedStep(
@@ -207,7 +210,7 @@ class History:
         )
         self.recorded.append(step)
 
-    def as_columns(self) -> dict[str, list[Any]]:
+    def as_columns(self) -> HistoryColumns:
         """The columns of the history, for ``pandas.DataFrame(history.as_columns())``.
 
         Returns

@@ -53,7 +53,7 @@ from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import TransportSolution
 
 # Who shares maps, which says what a flow does with y: it ignores y, all conditions
-# share maps whose projections y shifts, or every class has separate maps.
+# share maps and y offsets projections, or every class has separate maps.
 MapSharing = Literal["unconditional", "shared", "separate"]
 
 # The projections of one chunk of particles have at most this many bytes, 256 MB, which
@@ -74,7 +74,7 @@ _NUMBERS_PER_DRAW = 1 << 26
 _MIN_CHUNK = 256
 
 
-def do_nothing() -> None:
+def do_nothing(moving: Cloud) -> None:
     """What `simulate` calls after a step if nothing is to be saved."""
 
 
@@ -87,7 +87,7 @@ def simulate(
     stage_indices: range | None = None,
     listeners: Sequence[EventListener[FlowEvent]] = (),
     state: FlowState | None = None,
-    after_step: Callable[[], None] = do_nothing,
+    after_step: Callable[[Cloud], None] = do_nothing,
 ) -> list[ModelStep]:
     """Move the particles onto the target, in place, and return the model's steps.
 
@@ -108,7 +108,8 @@ def simulate(
     state : the progress of an earlier simulation to resume, with the `particles` as
         they were then: its stages are not run again. `FlowState.advance` updates it
         after every step
-    after_step : called when the state tells all of a step: it can be saved now
+    after_step : called when the state tells all of a step, with the particles in the
+        subspace of its stage: both can be saved now
     """
     if stage_indices is None:
         stage_indices = range(len(spec.stages))
@@ -116,7 +117,7 @@ def simulate(
         raise ValueError("entropy adds noise: pass particle_rng, its random numbers")
     if state is None:
         state = FlowState()
-    state.started_at = now() - state.seconds
+    started_at = now() - state.seconds
     with freeing_rotation_pools():
         first = max(stage_indices.start, state.stage_index)
         for stage_index in range(first, stage_indices.stop):
@@ -139,8 +140,9 @@ def simulate(
                     dz = step.displacements_if_cheap(solution, z_p, batch)
                     step.move(frame, solution.maps, particle_rng, dz)
                     model_step = step.to_model_step(frame, solution.maps)
+                    state.seconds = now() - started_at
                     state.advance(step, solution, model_step, listeners)
-                    after_step()
+                    after_step(moving)
             state.leave_stage()
     return state.model_steps
 
@@ -258,7 +260,7 @@ class FlowSpec:
 
     @property
     def shared_condition_dim(self) -> int:
-        """l if all conditions share the maps, which they then shift; otherwise 0."""
+        """l if all conditions share the maps and offset projections; otherwise 0."""
         if self.map_sharing == "shared":
             return self.condition_dim
         return 0
@@ -266,7 +268,7 @@ class FlowSpec:
     def adds_noise(self, stage_indices: Sequence[int]) -> bool:
         """Whether steps of these stages add the noise of the entropy term."""
         stages = [self.stages[i] for i in stage_indices]
-        return self.entropy > 0 and not all(s.corrects_marginals for s in stages)
+        return self.entropy > 0 and not all(s.is_axis_stage for s in stages)
 
     @contextmanager
     def in_subspace(self, stage_index: int, particles: Cloud) -> Iterator[Cloud]:
@@ -288,7 +290,7 @@ class FlowSpec:
         subspace.clip_(particles.x)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Step:
     """One step of a flow, and the particles that it moves."""
 
@@ -362,7 +364,7 @@ class Step:
             self.particles.x.add_(frame.lift(dz), alpha=step_size)
         else:
             self._move_in_chunks(frame, maps, step_size)
-        if self.spec.entropy > 0 and not self.stage.corrects_marginals:
+        if self.spec.entropy > 0 and not self.stage.is_axis_stage:
             assert particle_rng is not None, "noise takes random numbers"
             self._add_noise(particle_rng, step_size)
 
@@ -399,7 +401,7 @@ class Step:
                 stage.max_knots,
                 max_displacement=stage.max_displacement,
                 shared=self.spec.shared_condition_dim > 0,
-                keep_tails=stage.corrects_marginals,
+                keep_tails=stage.is_axis_stage,
             )
         return ModelStep(
             self.stage_index, self.step_index, model_maps, frame.theta_to_store
@@ -414,7 +416,7 @@ class Step:
         return x + subspace.embed(self.particles.x - subspace.restrict(x))
 
 
-@dataclass
+@dataclass(eq=False)
 class FlowState:
     """The progress of a simulation: where it starts, and its state after each step."""
 
@@ -425,12 +427,9 @@ class FlowState:
     steps_skipped: int = 0  # of stages that ended early
     seconds: float = 0.0  # time spent, also before the simulation was resumed
     model_steps: list[ModelStep] = field(default_factory=list)  # none without a model
-    # The particles (k, M) in the subspace of the stage, as the steps move them, for
-    # checkpoints; None between stages, and if that is the whole space.
-    coordinates: Tensor | None = None
-    # Where they were when an earlier simulation ended in the stage, until it goes on.
+    # Where the particles (k, M) were, in the subspace of the stage, when an earlier
+    # simulation ended in it, until it goes on; None in the whole space.
     resumed_coordinates: Tensor | None = None
-    started_at: float = 0.0  # the time `now()` would have been at 0 seconds
 
     def enter_stage(self, stage_index: int, stage: Stage, moving: Cloud) -> None:
         """Begin a stage, or resume it: then set the particles to where they were.
@@ -444,15 +443,12 @@ class FlowState:
         if self.resumed_coordinates is not None:
             moving.x.copy_(self.resumed_coordinates)
             self.resumed_coordinates = None
-        if not stage.subspace.is_whole:
-            self.coordinates = moving.x
 
     def leave_stage(self) -> None:
         """Go on to the first step of the next stage."""
         self.stage_index += 1
         self.step_index = 0
         self.stage_is_over = False
-        self.coordinates = None
 
     def advance(
         self,
@@ -470,32 +466,36 @@ class FlowState:
             self.model_steps.append(model_step)
         self.step_index = step.step_index + 1
         self.steps_done += 1
-        self.seconds = now() - self.started_at
 
         steps_left = step.stage.n_steps - self.step_index
         has_converged = self._has_converged(solution)
-        if has_converged:  # the event counts the steps that are left
-            self.steps_skipped += steps_left
-        event = self._event(step, solution, model_step)
+        event = self._event(step, solution, model_step, has_converged)
         is_stopped = notify(listeners, event)
-        if is_stopped and not has_converged:
-            self.steps_skipped += steps_left
         self.stage_is_over = has_converged or is_stopped or steps_left == 0
+        if self.stage_is_over:
+            self.steps_skipped += steps_left
 
     def _event(
         self,
         step: Step,
         solution: TransportSolution,
         model_step: ModelStep | None,
+        has_converged: bool,
     ) -> FlowEvent:
-        """What listeners hear of a step that was counted."""
-        steps_of_all_stages = sum(stage.n_steps for stage in step.spec.stages)
+        """What listeners hear of a step that was counted.
+
+        If its stage has converged, `steps_total` is without the steps that are left.
+        """
+        steps_total = sum(stage.n_steps for stage in step.spec.stages)
+        steps_total -= self.steps_skipped
+        if has_converged:
+            steps_total -= step.stage.n_steps - self.step_index
         return FlowEvent(
             stage_name=step.stage.name,
             stage_index=step.stage_index,
             step_index=step.step_index,
             steps_done=self.steps_done,
-            steps_total=steps_of_all_stages - self.steps_skipped,
+            steps_total=steps_total,
             distance=solution.distance,
             seconds=self.seconds,
             particles=step.particles.x,
@@ -514,7 +514,7 @@ class FlowState:
         return float(solution.active_fraction) <= CONVERGENCE_TOL
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ParticleRng:
     """Random numbers for particles: where they start, and the noise of the steps.
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine.clouds import ALL_POINTS, Cloud, PointSelection
-from sliceflow.engine.encoded_y import add_condition_shift
+from sliceflow.engine.encoded_y import add_condition_offset
 from sliceflow.engine.random import Seed
 from sliceflow.engine.rotations import (
     MAX_UNPOOLED_DIMENSION,
@@ -52,7 +52,7 @@ _MAX_COMPARED_POINTS = 1000
 _ASCENT_STEP = 0.5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DenseFrame:
     """The directions of one step, Θ, as matrices on a device.
 
@@ -106,7 +106,7 @@ class DenseFrame:
         """z = Θx + θ_yᵀy of some or all points: (h, n)."""
         cloud = cloud.take(points.indices)
         z = cloud.x if self.theta is None else torch.mm(self.theta, cloud.x)
-        return add_condition_shift(z, self.theta_y, cloud.y)
+        return add_condition_offset(z, self.theta_y, cloud.y)
 
     def lift(self, dz: Tensor) -> Tensor:
         """dx = Θᵀdz / c: (h, n) -> (d, n)."""
@@ -178,7 +178,7 @@ class FrameKind(Protocol):
 
 
 def sees_condition(kind: FrameKind, x: Tensor, condition_dim: int) -> bool:
-    """Whether the condition, of this dimension, shifts projections on such frames.
+    """Whether the condition, of this dimension, offsets projections on such frames.
 
     The kind makes a frame for the points x (d, n), to see whether it has `theta_y`. A
     frame that is no `DenseFrame` may project y in its own way, and counts as seeing.
@@ -194,15 +194,17 @@ def frame_bytes(kind: FrameKind, d: int, condition_dim: int, itemsize: int) -> i
     if isinstance(kind, Axis):
         return 0
     if isinstance(kind, Orthogonal):
-        shift_bytes = 40 * d * condition_dim
+        offset_bytes = 40 * d * condition_dim
         if d <= MAX_UNPOOLED_DIMENSION:
-            return shift_bytes
+            return offset_bytes
         pool = POOL_SIZE * 8
         making_the_pool = 4 * 8  # normal numbers, Q, R, and Q with signs, of a rotation
         # A, A·D, B and A·D·B in float64; rounded; padded.
         multiplying = rotations_per_draw(d) * (4 * 8 + 2 * itemsize)
         result = 2 * itemsize
-        return shift_bytes + d * d * (pool + max(making_the_pool, multiplying) + result)
+        return offset_bytes + d * d * (
+            pool + max(making_the_pool, multiplying) + result
+        )
     h = kind.max_directions(d)
     # Four arrays in float64 (drawn, joined, normalized, signed), and two in the type of
     # the particles.

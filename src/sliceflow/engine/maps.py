@@ -30,12 +30,12 @@ from sliceflow.saved_types import FLOAT_DTYPES, ArraySpec
 _ROUNDING_SLACK = 1e-5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class KnotMaps:
     """Piecewise linear maps with T(knots) = values.
 
-    Beyond the first and the last knot, T is a rigid shift. If each class has its own
-    maps, there are C·h rows. `concatenate_classes` makes such maps; the rows of classes
+    Beyond the first and the last knot, all move alike. If each class has its own maps,
+    there are C·h rows. `concatenate_classes` makes such maps; the rows of classes
     with fewer knots repeat their last knot.
 
     Attributes
@@ -69,8 +69,8 @@ class KnotMaps:
     def displace(self, z: Tensor, cloud: Cloud | None = None) -> Tensor:
         """T(z) − z for projections z (h, n) of the points `cloud`.
 
-        T is linear between knots and a rigid shift beyond the ends. If the cloud has
-        class slices, the points of each class move by the maps of that class.
+        T is linear between knots, and beyond the ends T(z) − z is constant. If the
+        cloud has class slices, the points of each class move by the maps of that class.
         """
         backend = kernels.for_tensor(z)
 
@@ -130,12 +130,12 @@ def _repeat_last(rows: Tensor, n: int) -> Tensor:
     return torch.cat((rows, rows[:, -1:].expand(-1, n - rows.shape[1])), 1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GridMaps:
     """Maps on a uniform grid of [lo, hi], which send edge b to values[:, b].
 
-    T is linear between the edges of B equal bins, and a rigid shift beyond the ends. If
-    each class has its own maps, there are C·h rows.
+    T is linear between the edges of B equal bins, and beyond the ends T(z) − z is
+    constant. If each class has its own maps, there are C·h rows.
 
     Attributes
     ----------

@@ -24,14 +24,14 @@ MAX_BINS = (1 << 16) - 1
 _ORTHONORMAL_TOL = 1e-3
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CompressedMaps:
     """h maps through K knots each, on the edges of a uniform grid over [lo, hi].
 
     Knot k of a map is at edge `edges[:, k]` of its `n_bins` bins, and moves by
-    ``quantized_shifts[:, k] · 2**exponent``. The displacement D is linear between
-    knots. The first knot is at edge 0, the last at edge `n_bins`. `dtype` is that of
-    the grid's values. If each class has its own maps, h stands for C·h.
+    ``quantized_displacements[:, k] · 2**exponent``. The displacement D is linear
+    between knots. The first knot is at edge 0, the last at edge `n_bins`. `dtype` is
+    that of the grid's values. If each class has its own maps, h stands for C·h.
 
     Identity maps can be left out. Then `map_indices` (h,) are the indices of the stored
     maps among all `n_maps` maps. If none are left out, `map_indices` is None.
@@ -40,7 +40,9 @@ class CompressedMaps:
     lo: Annotated[Tensor, ArraySpec("h", "float64")]
     hi: Annotated[Tensor, ArraySpec("h", "float64")]
     edges: Annotated[Tensor, ArraySpec("h k", "int32", n_difference_axes=1)]
-    quantized_shifts: Annotated[Tensor, ArraySpec("h k", "int16", n_difference_axes=1)]
+    quantized_displacements: Annotated[
+        Tensor, ArraySpec("h k", "int16", n_difference_axes=1)
+    ]
     n_maps: Count  # with the identity maps that are left out
     n_bins: Annotated[int, Between(1, MAX_BINS)]
     exponent: Annotated[int, Between(-1000, 1000)]
@@ -90,7 +92,7 @@ class CompressedMaps:
         farthest = 0.0
         if len(self.lo):
             farthest = max(-float(self.lo.amin()), float(self.hi.amax()))
-        farthest += 2.0 ** (self.exponent + 15)  # shifts are below 2¹⁵ steps
+        farthest += 2.0 ** (self.exponent + 15)  # displacements are below 2¹⁵ steps
         if not farthest < torch.finfo(self.dtype).max / 4:
             raise ValueError(
                 f"compressed maps reach beyond the numbers of {self.dtype}"
@@ -106,7 +108,7 @@ class CompressedMaps:
             maps.lo,
             maps.hi,
             maps.edges,
-            maps.quantized_shifts,
+            maps.quantized_displacements,
             self.n_bins,
             self.exponent,
             self.dtype,
@@ -128,7 +130,7 @@ class CompressedMaps:
             lo=zeros_elsewhere(self.lo),
             hi=zeros_elsewhere(self.hi),
             edges=zeros_elsewhere(self.edges),
-            quantized_shifts=zeros_elsewhere(self.quantized_shifts),
+            quantized_displacements=zeros_elsewhere(self.quantized_displacements),
             map_indices=None,
         ).normalize_identity_maps()
 
@@ -136,13 +138,13 @@ class CompressedMaps:
         """The maps without those that are the identity."""
         if self.map_indices is not None:
             return self
-        moving = self.quantized_shifts.any(1).nonzero()[:, 0]
+        moving = self.quantized_displacements.any(1).nonzero()[:, 0]
         return replace(
             self,
             lo=self.lo[moving],
             hi=self.hi[moving],
             edges=self.edges[moving],
-            quantized_shifts=self.quantized_shifts[moving],
+            quantized_displacements=self.quantized_displacements[moving],
             map_indices=moving,
         )
 
@@ -151,7 +153,7 @@ class CompressedMaps:
 
         So identity maps need not be stored: `with_identity_maps` makes the same ones.
         """
-        moving = self.quantized_shifts.any(1)
+        moving = self.quantized_displacements.any(1)
         n_knots = self.edges.shape[1]
         even = torch.arange(n_knots, device=self.edges.device)
         even = (even * self.n_bins // (n_knots - 1)).to(self.edges.dtype)
@@ -163,7 +165,7 @@ class CompressedMaps:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ModelStep:
     """One step of a model: step `step_index` of stage `stage_index`, and its maps.
 

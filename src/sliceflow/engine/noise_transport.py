@@ -129,7 +129,7 @@ class _Evaluation(NamedTuple):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class _Likelihood:
     """The penalized likelihood of h maps, for values that are counted at nodes.
 
@@ -170,11 +170,11 @@ class _Likelihood:
         current = self._evaluate(parameters)
         damping = torch.full_like(current.loss, _FIRST_DAMPING)
         for _ in range(n_iterations):
-            gradient, curvature = self._derivatives(parameters, current)
-            diagonal = torch.diagonal(curvature, dim1=1, dim2=2)
+            gradient, hessian = self._derivatives(parameters, current)
+            diagonal = torch.diagonal(hessian, dim1=1, dim2=2)
             ridge = damping[:, None] * diagonal + torch.finfo(damping.dtype).eps
             newton_step = torch.linalg.solve(
-                curvature + torch.diag_embed(ridge), gradient
+                hessian + torch.diag_embed(ridge), gradient
             )
             new_parameters = parameters - newton_step.clamp(
                 -_MAX_NEWTON_STEP, _MAX_NEWTON_STEP
@@ -200,24 +200,42 @@ class _Likelihood:
     def _derivatives(
         self, parameters: Tensor, at: _Evaluation
     ) -> tuple[Tensor, Tensor]:
-        """The gradient (h, K + 1) of the loss, and a positive part of its curvature."""
-        knot_slopes = parameters[:, None, 1:].exp()
+        """The gradient (h, K + 1) of the loss, and its Hessian made positive.
+
+        With the share s of the values at each of the nodes, over which sums go, the
+        derivatives t of T and u of log T′ by the parameters p, and the matrix P of the
+        penalty,
+
+            loss     = Σ s·(T²/2 − log T′) + pᵀP·p/2,
+            gradient = c + P·p,  where c = Σ s·(T·t − u),
+            Hessian  = Σ s·(t·tᵀ + u·uᵀ) + diag(0, c₁, …, c_K) + P.
+
+        The diagonal is of the second derivatives: slopes are exp η, so ∂²T/∂ηₖ² is tₖ,
+        and ∂² log T′ is diag(u) − u·uᵀ. Where c is negative, it is left out.
+        """
+        d_values, d_log_slopes = self._node_derivatives(parameters, at)
         shares = self.shares[:, :, None]
-        h, n_nodes, n_knots = self.integrals.shape
-        d_values = parameters.new_ones(h, n_nodes, n_knots + 1)
-        torch.mul(self.integrals, knot_slopes, out=d_values[:, :, 1:])
-        d_log_slopes = parameters.new_zeros(h, n_nodes, n_knots + 1)
-        numerators = self.hats * knot_slopes
-        torch.div(numerators, at.slopes[:, :, None], out=d_log_slopes[:, :, 1:])
         residuals = d_values * at.values[:, :, None] - d_log_slopes
         cost_gradient = (shares * residuals).sum(1)
-        curvature = torch.bmm((shares * d_values).mT, d_values)
-        curvature += torch.bmm((shares * d_log_slopes).mT, d_log_slopes)
-        # Slopes are exponentials: their second derivatives have the gradient's sign.
-        bending = cost_gradient.clamp(min=0)
-        bending[:, 0] = 0
-        curvature = curvature + torch.diag_embed(bending) + self.penalty_matrix
-        return cost_gradient + parameters @ self.penalty_matrix, curvature
+        gradient = cost_gradient + parameters @ self.penalty_matrix
+
+        products = torch.bmm((shares * d_values).mT, d_values)
+        products += torch.bmm((shares * d_log_slopes).mT, d_log_slopes)
+        diagonal = cost_gradient.clamp(min=0)
+        diagonal[:, 0] = 0  # T is linear in its first value
+        hessian = products + torch.diag_embed(diagonal) + self.penalty_matrix
+        return gradient, hessian
+
+    def _node_derivatives(
+        self, parameters: Tensor, at: _Evaluation
+    ) -> tuple[Tensor, Tensor]:
+        """The derivatives of T and of log T′ by the parameters, (h, G, K + 1)."""
+        pad = torch.nn.functional.pad
+        knot_slopes = parameters[:, None, 1:].exp()
+        by_eta = self.integrals * knot_slopes
+        log_by_eta = self.hats * knot_slopes / at.slopes[:, :, None]
+        # The first parameter is T at the first knot, which moves all of T alike.
+        return pad(by_eta, (1, 0), value=1.0), pad(log_by_eta, (1, 0))
 
 
 @lru_cache(maxsize=64)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from sliceflow.engine.encoded_y import (
     ClassIndices,
+    ContinuousY,
     EncodedY,
     FlowY,
     SeparateClassIndices,
@@ -80,8 +80,8 @@ def balanced_indices(n: int, m: int, seed: Seed) -> Tensor:
     return indices[seed.child("order").permutation(m)]
 
 
-def y_of_added_particles(*, y_p: FlowY, y_q: FlowY, seed: Seed) -> FlowY:
-    """The conditions of particles that a fit adds where the requested ones are too few.
+def y_with_added_particles(*, y_p: FlowY, y_q: FlowY, seed: Seed) -> FlowY:
+    """The y of the requested particles, and of those that a fit adds to too few.
 
     Maps of few particles are too noisy for offline samples. So a fit has at least
     `MIN_PARTICLES`, and at least 200 of every class in the data, or 2√M of M. Classes
@@ -97,7 +97,8 @@ def y_of_added_particles(*, y_p: FlowY, y_q: FlowY, seed: Seed) -> FlowY:
     n = len(y_q)
     n_particles = max(m, MIN_PARTICLES)
     if not isinstance(y_q, ClassIndices) or not isinstance(y_p, ClassIndices):
-        return y_q.take(balanced_indices(n, n_particles - m, seed))
+        added = y_q.values[balanced_indices(n, n_particles - m, seed)]
+        return ContinuousY(torch.cat((y_p.values, added)))
     class_sizes = y_q.sizes()
     n_classes = int((class_sizes > 0).sum())
     are_separate = isinstance(y_q, SeparateClassIndices)
@@ -108,8 +109,11 @@ def y_of_added_particles(*, y_p: FlowY, y_q: FlowY, seed: Seed) -> FlowY:
     wanted = torch.where(class_sizes > 0, wanted.clamp(min=least), 0)
     present = y_p.sizes(len(class_sizes))
     missing = (wanted - present).clamp(min=0)
-    class_indices = torch.arange(len(class_sizes))
-    return replace(y_q, values=torch.repeat_interleave(class_indices, missing))
+    added = torch.repeat_interleave(torch.arange(len(class_sizes)), missing)
+    values = torch.cat((y_p.values, added))
+    if isinstance(y_q, SeparateClassIndices):
+        return SeparateClassIndices(values, y_q.n_classes)
+    return ClassIndices(values)
 
 
 def _least_of_class(n_particles: int, n_classes: int, are_separate: bool) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from torch import Tensor
 
@@ -10,30 +11,39 @@ from sliceflow.engine.frames import FrameKind
 from sliceflow.engine.transports import AutoTransport, Transport
 
 
-class Subspace:
-    """The subspace that a stage moves particles in; this class is the whole space.
-
-    Each kind of data may define other subspaces, such as coarse pictures.
-    """
+class Subspace(Protocol):
+    """The subspace that a stage moves particles in, such as that of coarse pictures."""
 
     @property
     def is_whole(self) -> bool:
         """Whether this is the whole space, where coordinates are the points."""
-        return True
 
     def restrict(self, x: Tensor) -> Tensor:
         """The coordinates of points x (d, n); x itself in the whole space."""
-        return x
 
     def embed(self, coordinates: Tensor) -> Tensor:
         """The points (d, n) of the subspace that have these coordinates."""
-        return coordinates
 
     def clip_(self, x: Tensor) -> None:
         """Clip points x (d, n) in place, at the end of a stage: such as pixels."""
 
 
-WHOLE_SPACE = Subspace()
+class WholeSpace:
+    """The whole space, as a `Subspace`; no point is clipped."""
+
+    is_whole = True
+
+    def restrict(self, x: Tensor) -> Tensor:
+        return x
+
+    def embed(self, coordinates: Tensor) -> Tensor:
+        return coordinates
+
+    def clip_(self, x: Tensor) -> None:
+        pass
+
+
+WHOLE_SPACE = WholeSpace()
 _DEFAULT_TRANSPORT = AutoTransport()
 
 
@@ -53,9 +63,10 @@ class Stage:
     # An upper bound on how far one step can move a value. If it is known, maps on a
     # grid are compressed to knots where they bend; see `compression.compress_maps`.
     max_displacement: float | None = None
-    # Whether the steps give every coordinate exactly the distribution of the data. Then
-    # no noise is added, maps are not shrunk, and compressed maps keep their tails.
-    corrects_marginals: bool = False
+    # Whether these are axis steps, which end a flow and give every coordinate exactly
+    # the distribution of the data. So they add no noise, their maps are not shrunk and
+    # keep their tails when compressed, and several ranks count them in finer bins.
+    is_axis_stage: bool = False
     subspace: Subspace = WHOLE_SPACE
     # The path from the seed of the flow to the seed of this stage's frames. An empty
     # path stands for ("frame", index of the stage).

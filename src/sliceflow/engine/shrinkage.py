@@ -115,12 +115,11 @@ def shrunk_flow(
 ) -> FlowSpec:
     """The flow with shrunk maps.
 
-    Stages with exact marginals keep theirs, and so do those with the indices
-    `unshrunk_stages`.
+    Axis stages keep theirs, and so do those with the indices `unshrunk_stages`.
     """
     stages: list[Stage] = []
     for i, stage in enumerate(spec.stages):
-        if stage.corrects_marginals or i in unshrunk_stages:
+        if stage.is_axis_stage or i in unshrunk_stages:
             stages.append(stage)
         else:
             n_shared = spec.shared_condition_dim

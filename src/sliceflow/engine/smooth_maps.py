@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sliceflow.engine.clouds import Cloud
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SmoothMaps:
     """Maps T, one for each row, whose slopes T′ are linear between knots.
 

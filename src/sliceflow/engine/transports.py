@@ -412,15 +412,15 @@ class HistogramTransport:
     ) -> TransportSolution:
         """Solve for maps from particles z_p (h, M) to data z_q; see `Transport`."""
         if batch.class_slices is None:
-            counts_p = self.count(z_p)
-            counts_q = self.count(z_q, batch.weights)
-            return self.solve_counts(counts_p, counts_q, z_p.dtype)
+            histograms_p = self.count(z_p)
+            histograms_q = self.count(z_q, batch.weights)
+            return self.solve_counts(histograms_p, histograms_q, z_p.dtype)
         slices_p, slices_q = batch.class_slices
-        counts_p = self.count(z_p, class_slices=slices_p)
-        counts_q = self.count(z_q, class_slices=slices_q)
+        histograms_p = self.count(z_p, class_slices=slices_p)
+        histograms_q = self.count(z_q, class_slices=slices_q)
         without_points = {*slices_p.empty, *slices_q.empty}
         return self.solve_counts(
-            counts_p, counts_q, z_p.dtype, without_points, len(slices_p)
+            histograms_p, histograms_q, z_p.dtype, without_points, len(slices_p)
         )
 
     def count(
@@ -442,35 +442,37 @@ class HistogramTransport:
 
     def solve_counts(
         self,
-        p: Histograms,
-        q: Histograms,
+        histograms_p: Histograms,
+        histograms_q: Histograms,
         dtype: torch.dtype,
         identity_classes: Collection[int] = (),
         n_classes: int = 1,
     ) -> TransportSolution:
-        """Solve for the maps from counted particles p to counted data q.
+        """Solve for the maps from counted particles to counted data.
 
         Parameters
         ----------
-        p, q : histograms, with the rows of `n_classes` classes
+        histograms_p, histograms_q : with the rows of `n_classes` classes
         dtype : the type of the maps' values
         identity_classes : classes without particles or without data, whose maps are the
         identity
         n_classes : the number of classes with maps of their own; 1 if all points share
         maps
         """
-        values, cost = kernels.for_tensor(p.counts).compose_histograms(
-            counts_p=p.counts,
-            lo_p=p.lo,
-            hi_p=p.hi,
-            counts_q=q.counts,
-            lo_q=q.lo,
-            hi_q=q.hi,
+        values, cost = kernels.for_tensor(histograms_p.counts).compose_histograms(
+            counts_p=histograms_p.counts,
+            lo_p=histograms_p.lo,
+            hi_p=histograms_p.hi,
+            counts_q=histograms_q.counts,
+            lo_q=histograms_q.lo,
+            hi_q=histograms_q.hi,
         )
         data_per_map = None
         if n_classes > 1:
-            data_per_map = q.counts.sum(1)
-        maps = GridMaps(p.lo, p.hi, values.to(dtype), p.counts)
+            data_per_map = histograms_q.counts.sum(1)
+        maps = GridMaps(
+            histograms_p.lo, histograms_p.hi, values.to(dtype), histograms_p.counts
+        )
         if not identity_classes:
             return TransportSolution(maps, cost, data_per_map=data_per_map)
         is_identity = torch.zeros_like(cost, dtype=torch.bool)
@@ -503,7 +505,7 @@ def _with_identity_maps(maps: GridMaps, is_identity: Tensor) -> GridMaps:
         -1, 1, maps.values.shape[1], dtype=torch.float64, device=maps.values.device
     )
     is_kept = ~is_identity
-    # A range of positive width: beyond it, a map shifts as at its ends, by 0.
+    # A range of positive width: beyond it, a map moves as at its ends, by 0.
     return GridMaps(
         lo=maps.lo.where(is_kept, -1.0),
         hi=maps.hi.where(is_kept, 1.0),

@@ -38,7 +38,7 @@ from sliceflow.saved_types import ArraySpec, Label
 from sliceflow.validation import unmasked
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ClassEncoder:
     """Class labels of any hashable kind, as one-hot vectors.
 
@@ -47,7 +47,7 @@ class ClassEncoder:
 
     kind: ClassVar[Literal["labels"]] = "labels"
     classes: Annotated[NDArray[Any], Label]  # (C,)
-    are_clusters: bool = False  # whether they are clusters, found by the fit
+    encodes_clusters: bool = False  # whether they are clusters, found by the fit
 
     def check_saved(self) -> None:
         """Raise a ValueError unless there are labels and all differ."""
@@ -134,7 +134,7 @@ class ClassEncoder:
         return np.asarray(self.classes[y.values.cpu().numpy()])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ContinuousEncoder:
     """Continuous conditions, standardized column by column.
 
@@ -144,7 +144,7 @@ class ContinuousEncoder:
     mean: Annotated[Floats, ArraySpec("l", "float64")]
     scale: Annotated[Floats, ArraySpec("l", "float64")]
     kind: ClassVar[Literal["continuous"]] = "continuous"
-    are_clusters: ClassVar[bool] = False
+    encodes_clusters: ClassVar[bool] = False
 
     def check_saved(self) -> None:
         """Raise a ValueError unless there are columns, with positive scales."""
@@ -200,7 +200,7 @@ class ContinuousEncoder:
         return ContinuousY(torch.from_numpy((columns - self.mean) / self.scale))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MixedEncoder:
     """Labels and continuous columns in one y: an (n, L) array or a DataFrame.
 
@@ -212,7 +212,7 @@ class MixedEncoder:
     continuous_encoder: ContinuousEncoder  # of the other columns
     labeled: tuple[bool, ...]
     kind: ClassVar[Literal["mixed"]] = "mixed"
-    are_clusters: ClassVar[bool] = False
+    encodes_clusters: ClassVar[bool] = False
 
     def check_saved(self) -> None:
         """Raise a ValueError if labels and columns do not fit together."""
@@ -326,7 +326,7 @@ def infer_encoder(
 
 def require_encoder(encoder: ConditionEncoder | None) -> ConditionEncoder:
     """The encoder of a model's y; a `DataError` if the model was fitted without y."""
-    if encoder is None or encoder.are_clusters:
+    if encoder is None or encoder.encodes_clusters:
         raise DataError("y was given but the model was fitted without y", "omit y")
     return encoder
 

@@ -39,7 +39,7 @@ __all__ = ["LikelihoodSampler", "fit_likelihood"]
 MAX_CHAIN_STARTS = 20_000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LikelihoodSampler:
     """Draws θ by the likelihood p(x | θ) and the prior of θ, whose product is sampled.
 

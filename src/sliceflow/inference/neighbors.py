@@ -22,7 +22,7 @@ __all__ = ["NeighborSampler", "fit_neighbor_sampler"]
 REDRAWN_PER_SAMPLE = 8
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class NeighborSampler:
     """Samples of θ given x, by local regressions on the nearest simulations.
 

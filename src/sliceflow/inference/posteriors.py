@@ -397,7 +397,7 @@ class Posterior:
         return samples
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SavedPosterior:
     """The part of a posterior that a file holds."""
 

@@ -27,7 +27,7 @@ __all__ = ["Prior"]
 MIN_VARIANCE_SHARE = 1e-10
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Prior:
     """The prior density of parameters θ (d,), up to a factor.
 

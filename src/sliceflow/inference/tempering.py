@@ -66,7 +66,7 @@ POWER_BISECTIONS = 20
 MIN_POWER_CHANGE = 0.02
 
 
-@dataclass
+@dataclass(eq=False)
 class Chains:
     """m chains at each of q observations: their θ (q, m, d) and densities (q, m)."""
 

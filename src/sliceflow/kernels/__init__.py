@@ -20,10 +20,10 @@ from sliceflow.errors import warn_user
 from sliceflow.kernels import reference
 from sliceflow.kernels.classes import displace_by_class, rows_of_class_maps
 from sliceflow.kernels.geometry import TileGeometry
-from sliceflow.kernels.reference.compressed_maps import MAX_QUANTIZED_SHIFT
+from sliceflow.kernels.reference.compressed_maps import MAX_QUANTIZED_DISPLACEMENT
 
 __all__ = [
-    "MAX_QUANTIZED_SHIFT",
+    "MAX_QUANTIZED_DISPLACEMENT",
     "Kernels",
     "TileGeometry",
     "displace_by_class",
@@ -143,7 +143,7 @@ class Kernels(Protocol):
         lo: Tensor,
         hi: Tensor,
         edges: Tensor,
-        quantized_shifts: Tensor,
+        quantized_displacements: Tensor,
         n_bins: int,
         exponent: int,
         dtype: torch.dtype,

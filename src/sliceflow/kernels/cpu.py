@@ -30,7 +30,7 @@ from sliceflow.kernels.reference import (
 from sliceflow.kernels.reference.compressed_maps import (
     EVEN_SHARE_OF_KNOTS,
     JACOBI_ITERATIONS,
-    MAX_QUANTIZED_SHIFT,
+    MAX_QUANTIZED_DISPLACEMENT,
     MIN_KNOT_DENSITY,
     TAIL_SHARE_OF_ROOT,
 )
@@ -721,7 +721,7 @@ def displace_grid(
 
 
 @_jit
-def _flatten_row(lo, hi, values, counts, below, shift):
+def _flatten_row(lo, hi, values, counts, below, displacements):
     """The displacements (B + 1,) of one map whose tails are made rigid.
 
     This is `flatten_tails` of the reference; `below` (B + 1,) is there to work in.
@@ -737,55 +737,65 @@ def _flatten_row(lo, hi, values, counts, below, shift):
     low_bin = np.searchsorted(below[1:], tail)
     high_bin = np.searchsorted(below[1:], total - tail)
     for e in range(n_bins + 1):
-        shift[e] = values[e] - (lo + (hi - lo) * (e / n_bins))
-    low_shift = _shift_at(shift, below, low_bin, tail)
-    high_shift = _shift_at(shift, below, high_bin, total - tail)
+        displacements[e] = values[e] - (lo + (hi - lo) * (e / n_bins))
+    low_displacement = _displacement_at(displacements, below, low_bin, tail)
+    high_displacement = _displacement_at(displacements, below, high_bin, total - tail)
     for e in range(n_bins + 1):
         if e <= low_bin:
-            shift[e] = low_shift
+            displacements[e] = low_displacement
         elif e > high_bin:
-            shift[e] = high_shift
+            displacements[e] = high_displacement
 
 
 @_inline
-def _shift_at(shift, below, b, n_particles):
+def _displacement_at(displacements, below, b, n_particles):
     """The displacement of the particle, in bin b, that has `n_particles` below it."""
     inside = (n_particles - below[b]) / (below[b + 1] - below[b])
     if inside < 0.5:
-        return shift[b] + inside * (shift[b + 1] - shift[b])
-    return shift[b + 1] - (shift[b + 1] - shift[b]) * (1 - inside)
+        return displacements[b] + inside * (displacements[b + 1] - displacements[b])
+    return displacements[b + 1] - (displacements[b + 1] - displacements[b]) * (
+        1 - inside
+    )
 
 
 @_jit
-def _bends(lo, hi, values, counts, out_lo, out_hi, shift, density, unit):
+def _bends(lo, hi, values, counts, out_lo, out_hi, displacements, density, unit):
     """The first half of `_compress_grid`, up to the density of knots before its root.
 
-    It writes the ranges, rounded to multiples of `unit`, and the displacements `shift`
-    (h, B + 1) from these ranges.
+    It writes the ranges, rounded to multiples of `unit`, and the
+    `displacements` (h, B + 1) from these ranges.
     """
     h, n_bins = counts.shape
     below = np.empty(n_bins + 1)
     bend = np.zeros(n_bins + 1)  # at each edge; 0 at the ends
     value = np.empty(1, values.dtype)
     for j in range(h):
-        _flatten_row(lo[j], hi[j], values[j], counts[j], below, shift[j])
+        _flatten_row(lo[j], hi[j], values[j], counts[j], below, displacements[j])
         out_lo[j] = np.rint(lo[j] / unit) * unit
         out_hi[j] = np.rint(hi[j] / unit) * unit
         for e in range(n_bins + 1):
-            image = lo[j] + (hi[j] - lo[j]) * (e / n_bins) + shift[j, e]
+            image = lo[j] + (hi[j] - lo[j]) * (e / n_bins) + displacements[j, e]
             value[0] = min(max(image, values[j, 0]), values[j, n_bins])  # rounds it
             place = out_lo[j] + (out_hi[j] - out_lo[j]) * (e / n_bins)
-            shift[j, e] = value[0] - place
+            displacements[j, e] = value[0] - place
         for e in range(1, n_bins):
-            rise = shift[j, e + 1] - shift[j, e]
-            bend[e] = abs(rise - (shift[j, e] - shift[j, e - 1]))
+            rise = displacements[j, e + 1] - displacements[j, e]
+            bend[e] = abs(rise - (displacements[j, e] - displacements[j, e - 1]))
         for b in range(n_bins):
             bin_bend = bend[b] + bend[b + 1]
             density[j, b] = counts[j, b] * (bin_bend * bin_bend)
 
 
 @_jit
-def _knots(shift, counts, density, even_density, edges, quantized_shifts, resolution):
+def _knots(
+    displacements,
+    counts,
+    density,
+    even_density,
+    edges,
+    quantized_displacements,
+    resolution,
+):
     """The second half of `_compress_grid`: where knots are, and what they store."""
     h, n_knots = edges.shape
     n_sums = 5
@@ -793,12 +803,14 @@ def _knots(shift, counts, density, even_density, edges, quantized_shifts, resolu
     values = np.empty(n_knots)
     for j in range(h):
         _place_knots(density[j], even_density[j], edges[j])
-        _sums_below_knots(shift[j], counts[j], edges[j], sums)
-        _fit_knots(shift[j], edges[j], sums, values)
+        _sums_below_knots(displacements[j], counts[j], edges[j], sums)
+        _fit_knots(displacements[j], edges[j], sums, values)
         for k in range(n_knots):
             steps = np.rint(values[k] / resolution)
-            steps = min(max(steps, -MAX_QUANTIZED_SHIFT), MAX_QUANTIZED_SHIFT)
-            quantized_shifts[j, k] = np.int16(steps)
+            steps = min(
+                max(steps, -MAX_QUANTIZED_DISPLACEMENT), MAX_QUANTIZED_DISPLACEMENT
+            )
+            quantized_displacements[j, k] = np.int16(steps)
 
 
 @_jit
@@ -821,7 +833,7 @@ def _place_knots(density, even_density, edges):
 
 
 @_jit
-def _sums_below_knots(shift, counts, edges, sums):
+def _sums_below_knots(displacements, counts, edges, sums):
     """Sums over the particles below each knot, (5, K).
 
     They are those of 1, of their place x and x², of their displacement D and of x·D.
@@ -835,7 +847,7 @@ def _sums_below_knots(shift, counts, edges, sums):
     for k in range(edges.size):
         for b in range(first, edges[k]):
             place = b + 0.5
-            middle = (shift[b + 1] + shift[b]) / 2
+            middle = (displacements[b + 1] + displacements[b]) / 2
             sum_1 += counts[b]
             sum_x += counts[b] * place
             sum_xx += counts[b] * (place * place)
@@ -850,7 +862,7 @@ def _sums_below_knots(shift, counts, edges, sums):
 
 
 @_jit
-def _fit_knots(shift, edges, sums, values):
+def _fit_knots(displacements, edges, sums, values):
     """The displacements at knots: `_fit_knots` of the reference, for one map."""
     n_knots = edges.size
     diagonal = np.zeros(n_knots)
@@ -875,8 +887,8 @@ def _fit_knots(shift, edges, sums, values):
         off_diagonal[k] = sum_t - sum_tt
     for k in range(n_knots):
         diagonal[k] += 0.5
-        right_side[k] += 0.5 * shift[edges[k]]
-        values[k] = shift[edges[k]]
+        right_side[k] += 0.5 * displacements[edges[k]]
+        values[k] = displacements[edges[k]]
     for _ in range(JACOBI_ITERATIONS):
         before = 0.0  # of the knot before, in the last iteration
         for k in range(n_knots):
@@ -897,25 +909,25 @@ def compress_grid(
     resolution = math.ldexp(1.0, exponent)
     out_lo = torch.empty(h, dtype=torch.float64)
     out_hi = torch.empty(h, dtype=torch.float64)
-    shift = torch.empty((h, n_bins + 1), dtype=torch.float64)
+    displacements = torch.empty((h, n_bins + 1), dtype=torch.float64)
     density = torch.empty((h, n_bins), dtype=torch.float64)
     bin_counts = _array(counts.double())
     arrays = [_array(lo.double()), _array(hi.double()), _array(values), bin_counts]
-    outs = [out_lo.numpy(), out_hi.numpy(), shift.numpy(), density.numpy()]
+    outs = [out_lo.numpy(), out_hi.numpy(), displacements.numpy(), density.numpy()]
     over_rows(_bends, arrays + outs, resolution / 8)
     # torch's root is vectorized, which makes it five times as fast as numba's.
     density.pow_(0.2)
     even_density = EVEN_SHARE_OF_KNOTS * density.mean(1) + MIN_KNOT_DENSITY
     edges = torch.empty((h, n_knots), dtype=torch.int32)
-    quantized_shifts = torch.empty((h, n_knots), dtype=torch.int16)
-    arrays = [shift.numpy(), bin_counts, density.numpy(), even_density.numpy()]
-    outs = [edges.numpy(), quantized_shifts.numpy()]
+    quantized_displacements = torch.empty((h, n_knots), dtype=torch.int16)
+    arrays = [displacements.numpy(), bin_counts, density.numpy(), even_density.numpy()]
+    outs = [edges.numpy(), quantized_displacements.numpy()]
     over_rows(_knots, arrays + outs, resolution)
-    return out_lo, out_hi, edges, quantized_shifts
+    return out_lo, out_hi, edges, quantized_displacements
 
 
 @_jit
-def _expand_grid(lo, hi, edges, quantized_shifts, out, resolution):
+def _expand_grid(lo, hi, edges, quantized_displacements, out, resolution):
     h, n_knots = edges.shape
     n_bins = out.shape[1] - 1
     values = np.empty(n_knots)
@@ -923,7 +935,7 @@ def _expand_grid(lo, hi, edges, quantized_shifts, out, resolution):
         bin_width = (hi[j] - lo[j]) / n_bins
         for k in range(n_knots):
             position = lo[j] + bin_width * edges[j, k]
-            values[k] = position + quantized_shifts[j, k] * resolution
+            values[k] = position + quantized_displacements[j, k] * resolution
         for k in range(n_knots - 1):
             first = edges[j, k]
             rise = (values[k + 1] - values[k]) / (edges[j, k + 1] - first)
@@ -938,13 +950,13 @@ def expand_grid(
     lo: Tensor,
     hi: Tensor,
     edges: Tensor,
-    quantized_shifts: Tensor,
+    quantized_displacements: Tensor,
     n_bins: int,
     exponent: int,
     dtype: torch.dtype,
 ) -> Tensor:
     out = torch.empty((len(lo), n_bins + 1), dtype=dtype)
-    arrays = [_array(t) for t in (lo, hi, edges, quantized_shifts)]
+    arrays = [_array(t) for t in (lo, hi, edges, quantized_displacements)]
     over_rows(_expand_grid, [*arrays, out.numpy()], math.ldexp(1.0, exponent))
     return out
 

@@ -31,7 +31,7 @@ FirstAxis = Literal["conditions", "samples"]
 _MIN_P_VALUE = 0.01
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Calibration:
     """Ranks of true values among samples. `calibration` makes it; `print` shows tests.
 

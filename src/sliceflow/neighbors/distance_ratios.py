@@ -65,7 +65,7 @@ def _mean_log(distances: Tensor) -> Tensor:
     return positive.log().mean()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _RowSet:
     """One of the sets of rows, with distances of its rows to their nearest others."""
 

@@ -82,7 +82,7 @@ def inverse_deviation(y: Tensor) -> Tensor:
     return 1 / torch.where(varies, deviation, 1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class NormalScores:
     """Distinct quantiles of a column, increasing, and the normal quantiles for them."""
 
@@ -107,7 +107,7 @@ class NormalScores:
         return np.asarray(np.interp(values, self.quantiles, self.scores))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FeatureMap:
     """A function from y (n, l) to features (n, l + n_random_features).
 

@@ -78,7 +78,7 @@ _MAX_MAGNITUDE = 1e50
 _MAX_VALUES = 1 << 21
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LocalSettings:
     """The settings that a fit chooses for rows, and that a file keeps beside them."""
 
@@ -138,7 +138,7 @@ class _ConditionIndex:
         return projected_features(self.feature_map, y, self.projection)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LocalSampler:
     """Samples of x given y, from rows whose y is near.
 

@@ -50,7 +50,7 @@ _MIN_RESIDUAL_SQUARES = 1e-100
 _MIN_CLUSTER_MASS = 1e-9
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Neighborhoods:
     """Neighbors of q conditions, moved to these by regressions."""
 
@@ -123,7 +123,7 @@ class _AdjustedRows(NamedTuple):
         )
 
 
-@dataclass
+@dataclass(eq=False)
 class _BestMixtures:
     """What the mixture of the best BIC says of each of q conditions, so far."""
 
@@ -192,7 +192,7 @@ def _effective_rows(weights: Tensor) -> Tensor:
     return 1 / weights.square().sum(1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Mixture:
     """n linear regressions of x − mean on (1, offset), of q conditions.
 

@@ -33,7 +33,7 @@ _MAX_VALUES = 1 << 22
 _MAX_COVARIANCE_COLUMNS = 256
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ClassNeighbors:
     """The rows of one class, or of all, with their nearest rows."""
 

@@ -61,13 +61,13 @@ def test_the_stages_end_with_exact_axis_steps():
         20,
         transports.HistogramTransport(9),
     )
-    assert (flow.corrects_marginals, flow.max_knots, flow.taper) == (False, 16, 0.5)
+    assert (flow.is_axis_stage, flow.max_knots, flow.taper) == (False, 16, 0.5)
     assert (axis.frame_kind, axis.n_steps, axis.transport) == (
         Axis(),
         3,
         transports.SortedTransport(),
     )
-    assert (axis.corrects_marginals, axis.max_knots, axis.taper) == (True, 16, 0)
+    assert (axis.is_axis_stage, axis.max_knots, axis.taper) == (True, 16, 0)
     assert [stage.name for stage in vectors(0).plan(X).stages()] == ["flow"]
     assert vectors(0, n_steps=0).plan(X).stages() == []
     assert not hasattr(vectors().plan(X, X[:, :1]), "stages")  # nothing flows

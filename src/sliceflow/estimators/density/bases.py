@@ -83,7 +83,7 @@ class FeatureGroup(NamedTuple):
     features: Floats
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Spline:
     """Cubic splines of one column t, from smooth to rough.
 
@@ -148,7 +148,7 @@ def _roughness_axes(coefficients: Floats, centers: Floats) -> Floats:
     return np.asarray(axes)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Cosines:
     """√2·cos(fᵀt + phase) of standardized conditions t, for r frequencies f.
 
@@ -192,7 +192,7 @@ class Cosines:
         return np.asarray(-np.sqrt(2) * np.sin(t @ self.frequencies + self.phases))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SmoothBasis:
     """Features of conditions y (n, l): a 1, and the features of all kept groups.
 

@@ -43,7 +43,7 @@ MAX_LOG_SCALE = 30.0
 ScaleName = Literal["log_scale", "log_residual_scale"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class BasisExpansion:
     """A function of y: a linear combination of some of the p features of a basis.
 
@@ -107,7 +107,7 @@ class BasisExpansion:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Design:
     """The features and residuals on which a column is regressed, for n rows.
 
@@ -123,7 +123,7 @@ class Design:
     x: Floats
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Residualization:
     """How a regression turns a column into residuals, step by step: all (n,).
 
@@ -190,7 +190,7 @@ class _StackedTerms(NamedTuple):
     penalties: Floats
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ColumnRegression:
     """The regression of one column: its mean, its scale, its slopes, and their scale.
 

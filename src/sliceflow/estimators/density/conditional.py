@@ -57,7 +57,7 @@ TRIAL_SETTINGS = GaussianizationSettings(n_steps=20, penalty=100.0)
 FLOW_PARAMETERS = GaussianizationParameters()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ConditionalDensity:
     """p(x | y), the density of rows x (n, d) given conditions y (n, l).
 

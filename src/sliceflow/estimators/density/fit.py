@@ -219,7 +219,7 @@ def _tie_warning(
     return DataWarning(fact, hint, column=column_label(first.column_index, names))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class UnboundedRows:
     """The rows of a fit, in columns without bounds."""
 
@@ -264,7 +264,7 @@ class UnboundedRows:
         return [self.x[class_indices == c] for c in range(self.user_rows.n_classes)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PlannedClassDensityFit:
     """A planned fit of a density of each class, or of all rows without y."""
 
@@ -366,7 +366,7 @@ class PlannedClassDensityFit:
         return progress.for_class(str(self.encoder.classes[c]), c)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PlannedConditionalDensityFit:
     """A planned fit of a density given a continuous y.
 

@@ -38,7 +38,7 @@ from sliceflow.validation import check_finite
 Y = TypeVar("Y", ClassIndices, ContinuousY)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class BaseFittedDensity(ABC, Generic[Y]):
     """Base class of both fitted models, with the methods that take the user's y.
 
@@ -155,7 +155,7 @@ class BaseFittedDensity(ABC, Generic[Y]):
         return unbounded
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class FittedClassDensities(BaseFittedDensity[ClassIndices]):
     """A density of each class, or one of all rows without y."""
 
@@ -267,7 +267,7 @@ class FittedClassDensities(BaseFittedDensity[ClassIndices]):
         return drawn, self.y_encoder.decode(drawn)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class FittedConditionalDensity(BaseFittedDensity[ContinuousY]):
     """A density given a continuous y. Without y it has no density and no samples."""
 

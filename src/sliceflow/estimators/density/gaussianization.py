@@ -36,7 +36,7 @@ from sliceflow.estimators.density.settings import (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Gaussianization:
     """A fitted map of rows to N(0, I), with its inverse and its Jacobian.
 

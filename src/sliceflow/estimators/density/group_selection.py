@@ -31,7 +31,7 @@ TESTS_PER_STAGE = 2
 _MIN_VARIANCE = 1e-6
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ScoreTest:
     """Rao's score test of groups of features: does a gradient depend on them?
 
@@ -71,7 +71,7 @@ class ScoreTest:
         return scores
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GroupSelection:
     """Selects the groups of one column's regression.
 

@@ -55,7 +55,7 @@ _MAX_ROWS_OF_MANY_STARTS = 20_000
 _MAX_ROWS_BEFORE_GROWTH = 20_000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class InitialMap:
     """The map of rows (n, d) to rows (n, d) at which the sliced steps start.
 

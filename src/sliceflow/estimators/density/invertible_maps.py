@@ -80,7 +80,7 @@ class Composition:
         return z
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ColumnwiseMap:
     """A smooth increasing map of every column."""
 
@@ -96,7 +96,7 @@ class ColumnwiseMap:
         return self.maps.inverse(z.T).T
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SlicedMap:
     """A step of a density's flow: Θᵀ·T(Θx), with T as in a `ColumnwiseMap`.
 
@@ -131,7 +131,7 @@ class SlicedMap:
         return (self.theta.T @ self.maps.inverse(self.theta @ z.T)).T
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Whitening:
     """z = L⁻¹(x − shift), with the lower triangular L = `cholesky_factor`."""
 

@@ -52,7 +52,7 @@ MIN_NOISE_VARIANCE = 1e-12
 MIN_ROWS_OF_TWO_GROUPS = 15_000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _MeanRegression:
     """Means of all columns: 1, straight lines and cosines of conditions t.
 

@@ -36,7 +36,7 @@ _MIN_PROBABILITY = 1e-6
 _LEAST_LOG_PROBABILITY = -600.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MixtureMap:
     """The map to N(0, I) of a Gaussian mixture of k components in d dimensions.
 

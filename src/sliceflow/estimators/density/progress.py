@@ -83,7 +83,7 @@ class _PhaseEstimate:
     n_ended: int = 0
 
 
-@dataclass
+@dataclass(eq=False)
 class _FitCounts:
     """What was counted of a fit so far, in all its phases."""
 
@@ -96,7 +96,7 @@ class _FitCounts:
     last_event: DensityEvent | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FitProgress:
     """Counts the trials and steps of one fit, and notifies its listeners of each.
 

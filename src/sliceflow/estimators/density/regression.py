@@ -59,7 +59,7 @@ HELD_OUT_SHARE = 0.2
 TRIAL_FEATURES = "trial features"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AffineMapGivenY:
     """The affine map of rows to residuals at each of n conditions y.
 
@@ -97,7 +97,7 @@ class AffineMapGivenY:
         return np.asarray(scaled * np.exp(self.log_scale) + self.mean)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TriangularRegression:
     """Means, scales and slopes of all columns, as functions of y.
 

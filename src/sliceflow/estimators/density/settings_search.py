@@ -148,7 +148,7 @@ def _flow_trials(
     return trials
 
 
-@dataclass
+@dataclass(eq=False)
 class _StepsSearch:
     """The search for the penalty and the number of steps of a flow.
 

@@ -49,7 +49,7 @@ MIN_RELATIVE_STD = 1e-15
 Names = tuple[Label, ...] | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RowGroup:
     """Rows to which a density may be fitted: all, or those of a class."""
 
@@ -58,7 +58,7 @@ class RowGroup:
     is_class: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SupportTransform:
     """A change of units after which rows may be anywhere: u = g(x), column by column.
 

@@ -105,7 +105,7 @@ def fold_in_words(fold: int, n_folds: int) -> str:
     return f" (fold {fold + 1} of {n_folds})"
 
 
-@dataclass
+@dataclass(eq=False)
 class EarlyStopping:
     """Held-out rows that move along with a flow, and end it when they do not improve.
 

@@ -21,8 +21,9 @@ decided in this order, and none is ever larger than the one before:
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
-from torch import Tensor
 
 from sliceflow.devices import total_memory
 from sliceflow.engine.batches import (
@@ -31,7 +32,7 @@ from sliceflow.engine.batches import (
     make_weighted_batches,
     stratified_parts,
 )
-from sliceflow.engine.clouds import Permutation
+from sliceflow.engine.clouds import ClassOrder, SortedSelection
 from sliceflow.engine.encoded_y import ClassSlices, FlowY, SeparateClassIndices
 from sliceflow.engine.random import Seed
 from sliceflow.estimators.pictures.costs import directions_per_stage
@@ -76,11 +77,15 @@ def choose_batch_size(plan: PicturePlan, device: torch.device) -> int | None:
     return batch_size
 
 
-def divide_pictures(plan: PicturePlan, data: PictureData, seed: Seed) -> list[Tensor]:
-    """Divide the pictures into parts, by their indices, that stages use in turn.
+def divide_pictures(
+    plan: PicturePlan, data: PictureData, seed: Seed
+) -> list[SortedSelection]:
+    """Divide the pictures into parts that stages use in turn.
 
-    The list is empty if every stage uses all pictures. Classes that share maps are not
-    divided so: their particles need as many pictures of each class.
+    Classes with separate maps have an equal share of each part; without any, all
+    pictures count as one class. The list is empty if every stage uses all pictures.
+    Classes that share maps are not divided so: their particles need as many pictures of
+    each class.
     """
     batch_size = plan.batch_size
     if batch_size is None:
@@ -97,7 +102,7 @@ def divide_pictures(plan: PicturePlan, data: PictureData, seed: Seed) -> list[Te
         order = order[torch.argsort(data.own_y.values[order], stable=True)]
         class_slices = ClassSlices.from_class_indices(data.own_y, n_classes)
     parts = stratified_parts(class_slices, batch_size, data.device)
-    return [order[part.indices] for part in parts]
+    return [replace(part, indices=order[part.indices]) for part in parts]
 
 
 def batches_of_steps(
@@ -139,6 +144,5 @@ def batches_of_all_points(
     if y_p is None or y_q is None or data.own_y is None:
         return Batches()
     if isinstance(y_q, SeparateClassIndices):
-        own_y = SeparateClassIndices(data.own_y.values, y_q.n_classes)
-        return Batches(data_order=Permutation.sorting_classes(own_y))
+        return Batches(data_order=ClassOrder.sorting(data.own_y, y_q.n_classes))
     return make_weighted_batches(data.indices.cpu(), data.device, y_p=y_p, y_q=y_q)

@@ -61,7 +61,7 @@ from sliceflow.metrics.copying import evidence_of_copying
 DARK_DIVISOR = 4
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PictureAdapter:
     """Reads pictures and plans their fit, for the parameters of one `ImageFlow`."""
 
@@ -137,7 +137,7 @@ class PictureAdapter:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PlannedPictureFit:
     """A planned fit of pictures. No particle has moved yet, and no trial was run."""
 

@@ -50,7 +50,7 @@ MAX_SAMPLES_PER_PASS = 1 << 16
 MAX_VALUES_PER_PASS = 1 << 26
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FittedPictures(ConditionsMixin):
     """The state of a fitted estimator of pictures."""
 

@@ -85,7 +85,7 @@ def _is_single_pixels(plan: PicturePlan, stage: PictureStage) -> bool:
     return stage.patch == 1 and is_full_and_gray and plan.patch_basis != "random"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PictureFlowBuilder:
     """Builds the flow through the resolutions of a pyramid, for fitting and sampling.
 

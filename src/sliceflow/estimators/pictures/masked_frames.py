@@ -15,7 +15,7 @@ from sliceflow.estimators.pictures.pyramid import PyramidSubspace
 from sliceflow.estimators.pictures.tiles import RandomPatches, Tiles
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MaskedFrameKind:
     """Frames on the coefficients of a subspace that never move known pixels."""
 
@@ -41,7 +41,7 @@ class MaskedFrameKind:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MaskedFrame:
     """A frame on coefficients that acts on pixels: z = ΘUᵀx, and dx = M·UΘᵀdz.
 

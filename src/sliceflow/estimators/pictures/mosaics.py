@@ -25,8 +25,8 @@ from torch import Tensor
 
 from sliceflow.arrays import chunks
 from sliceflow.base.ranks import Communicator
-from sliceflow.engine.clouds import Permutation
-from sliceflow.engine.encoded_y import ClassIndices, ClassSlices
+from sliceflow.engine.clouds import ClassOrder
+from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.engine.flow import ParticleRng
 from sliceflow.estimators.pictures.layout import Layout
 from sliceflow.estimators.pictures.plan import PicturePlan
@@ -77,7 +77,7 @@ def stored_pictures(data: PictureData, ranks: Communicator) -> Tensor:
     return pixels
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PicturesByClass:
     """Indices of pictures in order of class: class c starts at starts[c]."""
 
@@ -86,7 +86,7 @@ class PicturesByClass:
     sizes: Tensor  # (C,)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Mosaics:
     """Mosaics of `mosaic_size` pictures, as the module describes them."""
 
@@ -193,9 +193,8 @@ class Mosaics:
             n = self._points.shape[1]
             y = ClassIndices(torch.zeros(n, dtype=torch.int64))
         y = y.to(device)
-        class_order = Permutation.sorting_classes(y)
-        class_slices = ClassSlices.from_class_indices(y, self.n_classes)
-        starts = torch.tensor(class_slices.starts, device=device)
+        class_order = ClassOrder.sorting(y, self.n_classes)
+        starts = torch.tensor(class_order.class_slices.starts, device=device)
         return PicturesByClass(class_order.forward, starts[:-1], starts.diff())
 
     @cached_property

@@ -25,7 +25,7 @@ PatchBasis = Literal["pixels", "cosines", "random"]
 Preset = Literal["paper"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PictureParameters:
     """The parameters of an `ImageFlow` that a fit needs.
 

@@ -313,6 +313,6 @@ def _condition_kind(
         return "known"
     if data.conditions is None:
         return "none"
-    if data.conditions.encoder.are_clusters:
+    if data.conditions.encoder.encodes_clusters:
         return "clusters"
     return "labels"

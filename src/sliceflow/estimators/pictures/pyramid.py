@@ -14,7 +14,6 @@ from torch import Tensor
 
 from sliceflow.arrays import chunks
 from sliceflow.caches import cached
-from sliceflow.engine.schedule import Subspace
 
 # a of Lanczos' kernel sinc(t)·sinc(t/a), as in the script of the paper's authors.
 LANCZOS_LOBES = 5
@@ -83,8 +82,11 @@ def _matmul(a: Tensor, b: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class PyramidSubspace(Subspace):
-    """Pictures of H×W pixels, as columns (d, n), that have h×w coefficients."""
+class PyramidSubspace:
+    """Pictures of H×W pixels, as columns (d, n), that have h×w coefficients.
+
+    It is a `Subspace` of the engine.
+    """
 
     channels: int
     full_height: int  # H, of the pictures

@@ -45,7 +45,7 @@ KMEANS_SIDE = 14
 MAX_VALUES_PER_CHUNK = 1 << 26
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PictureRows(ArrayRows):
     """The user's pictures and labels, checked."""
 
@@ -98,7 +98,7 @@ def check_saved_labels(labels: Conditions | None) -> None:
         raise ValueError(f"pictures have labels, not {kind}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PictureData(ConditionsMixin):
     """This rank's pictures as columns on a device, and the labels of all ranks.
 
@@ -180,7 +180,7 @@ class PictureData(ConditionsMixin):
         classes = torch.cat(
             [torch.from_numpy(ranks.all_gather_rows(part.numpy())) for part in parts]
         )
-        clusters = y_encoders.ClassEncoder(np.arange(k), are_clusters=True)
+        clusters = y_encoders.ClassEncoder(np.arange(k), encodes_clusters=True)
         return replace(
             self,
             conditions=Conditions(clusters, classes),

@@ -32,7 +32,7 @@ from sliceflow.kernels.geometry import TileGeometry
 MAX_PLACED_VALUES = 1 << 22
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TileFrame:
     """The tiles of one step: a `Frame` of C·S² directions for each tile.
 
@@ -68,7 +68,7 @@ class TileFrame:
             self.tile_rotation,
             self.geometry,
             indices,
-            self._class_shifts(cloud),
+            self._class_offsets(cloud),
             self._class_indices(cloud),
         )
 
@@ -93,19 +93,19 @@ class TileFrame:
             maps.hi,
             maps.values,
             step_size,
-            self._class_shifts(cloud),
+            self._class_offsets(cloud),
             self._class_indices(cloud),
             class_starts,
         )
 
-    def _class_shifts(self, cloud: Cloud) -> Tensor | None:
-        """θ_y, by which the classes of the columns shift projections, if they do."""
+    def _class_offsets(self, cloud: Cloud) -> Tensor | None:
+        """θ_y, by which the classes of the columns offset projections, if they do."""
         if cloud.y is None:
             return None
         return self.theta_y
 
     def _class_indices(self, cloud: Cloud) -> Tensor | None:
-        """The class indices of the columns, if these shift projections."""
+        """The class indices of the columns, if these offset projections."""
         if self.theta_y is None or cloud.y is None:
             return None
         assert isinstance(cloud.y, ClassIndices), "pictures have labels"

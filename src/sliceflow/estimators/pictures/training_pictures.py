@@ -9,12 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from torch import Tensor
-
 from sliceflow.base.particle_allocation import ParticleAllocation
 from sliceflow.engine.batches import Batches, DataTarget
-from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.encoded_y import SeparateClassIndices
+from sliceflow.engine.clouds import Cloud, SortedSelection
+from sliceflow.engine.encoded_y import SeparateClassIndices, SortedClassIndices
 from sliceflow.engine.flow import Step, flow_y
 from sliceflow.engine.random import Seed
 from sliceflow.estimators.pictures.batching import (
@@ -26,7 +24,7 @@ from sliceflow.estimators.pictures.plan import PicturePlan
 from sliceflow.estimators.pictures.rows import PictureData
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TrainingPictures:
     """Loads the pictures of a fit for its steps, all of them or in parts."""
 
@@ -48,8 +46,8 @@ class TrainingPictures:
         return self.plan.options.dequantize_every == "step"
 
     @cached_property
-    def parts(self) -> list[Tensor]:
-        """The indices of the parts of the pictures that stages use in turn.
+    def parts(self) -> list[SortedSelection]:
+        """The parts of the pictures that stages use in turn.
 
         The list is empty if every stage uses all pictures.
         """
@@ -65,11 +63,13 @@ class TrainingPictures:
 
         They are sorted by class if classes have separate maps.
         """
-        indices = self.parts[step.stage_index % len(self.parts)]
-        pictures = self.data.cloud(self._dequantizing_seed(step), indices)
+        part = self.parts[step.stage_index % len(self.parts)]
+        pictures = self.data.cloud(self._dequantizing_seed(step), part.indices)
         pictures = self._with_flow_y(pictures)
-        if isinstance(pictures.y, SeparateClassIndices):
-            return replace(pictures, y=pictures.y.with_class_slices())
+        y = pictures.y
+        if isinstance(y, SeparateClassIndices):
+            sorted_y = SortedClassIndices(y.values, y.n_classes, part.class_slices)
+            return replace(pictures, y=sorted_y)
         return pictures
 
     def make_batches(self) -> Batches:

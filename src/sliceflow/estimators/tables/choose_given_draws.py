@@ -89,7 +89,7 @@ def plain_draws_are_better(
     return float(np.mean(gains)) < MIN_GAIN_OF_REFIT
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _TrialDrawer:
     """Draws rows with what is given in both ways, by chains of some of the rows.
 

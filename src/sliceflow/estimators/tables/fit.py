@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from sliceflow.base.estimator import FitResult
-from sliceflow.base.protocols import HistoryColumns
 from sliceflow.devices import require_memory
 from sliceflow.engine import events
 from sliceflow.engine.random import Seed
@@ -42,7 +41,7 @@ def check_no_y(y: object) -> None:
         raise DataError(fact, "pass it as a column of X, and given= to sample")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TableAdapter:
     """Reads and plans the rows of a `TableFlow`."""
 
@@ -127,7 +126,7 @@ class TableAdapter:
         return replace(plan, n_neighbors=None, n_neighbor_trials=n_trials)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PlannedTableFit:
     """A planned fit of a table. No model is fitted yet, not even on trial."""
 
@@ -209,7 +208,7 @@ class RunningHistory:
         self.unexplained.append(event.unexplained)
         self.seconds.append(event.seconds)
 
-    def as_columns(self) -> HistoryColumns:
+    def as_columns(self) -> events.HistoryColumns:
         """The history as `TableFlow.history_` shows it."""
         return {
             "column": self.column,
@@ -309,6 +308,6 @@ class TableHistory:
         if len(self.column) != len(self.unexplained):
             raise ValueError("the columns of a history have different lengths")
 
-    def as_columns(self) -> HistoryColumns:
+    def as_columns(self) -> events.HistoryColumns:
         """The history as `TableFlow.history_` shows it."""
         return {"column": list(self.column), "unexplained": list(self.unexplained)}

@@ -71,7 +71,7 @@ def find_rules(
     return selection.found
 
 
-@dataclass
+@dataclass(eq=False)
 class _RuleSelection:
     """Rules in which no column is derived twice, and none from itself."""
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _MAX_NAMES_LISTED = 6
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TableRows:
     """The user's rows, column by column."""
 

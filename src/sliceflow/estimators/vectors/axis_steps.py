@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -28,13 +27,13 @@ from sliceflow.engine.encoded_y import FlowY, SeparateClassIndices
 from sliceflow.engine.events import FlowListener
 from sliceflow.engine.flow import FlowSpec, FlowState, ParticleRng, replay, simulate
 from sliceflow.engine.model_steps import ModelStep
-from sliceflow.engine.proportions import proportional_indices, y_of_added_particles
+from sliceflow.engine.proportions import proportional_indices, y_with_added_particles
 from sliceflow.engine.random import Seed
 from sliceflow.estimators.vectors.plan import VectorPlan
 from sliceflow.estimators.vectors.units import as_cloud
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AxisSteps:
     """The axis steps of a flow.
 
@@ -94,23 +93,37 @@ class AxisSteps:
         `group` are the particles of all ranks. If each class has its own maps, the
         particles are sorted by class for the steps, and put back after the last.
         """
-        run_axis_steps = partial(
-            simulate,
+        if isinstance(group.y, SeparateClassIndices):
+            # One process has all particles: several have no maps of every class.
+            with particles.in_class_order() as (sorted_particles, _):
+                sorted_group = replace(group, y=sorted_particles.y)
+                self._simulate_in_order(
+                    spec, sorted_particles, sorted_group, state, listeners
+                )
+        else:
+            self._simulate_in_order(spec, particles, group, state, listeners)
+
+    def _simulate_in_order(
+        self,
+        spec: FlowSpec,
+        particles: Cloud,
+        group: ParticleGroup,
+        state: FlowState,
+        listeners: Sequence[FlowListener],
+    ) -> None:
+        """Make columns exact, of particles sorted by class if classes have own maps."""
+        target = DataTarget.from_cloud(self.data_cloud, self.make_batches(group))
+        simulate(
             spec,
-            target=DataTarget.from_cloud(self.data_cloud, self.make_batches(group)),
+            particles,
+            target,
             stage_indices=self.stage_indices,
             listeners=listeners,
             state=state,
         )
-        if isinstance(group.y, SeparateClassIndices):
-            # One process has all particles: several have no maps of every class.
-            with particles.in_class_order() as (sorted_particles, _):
-                run_axis_steps(sorted_particles)
-        else:
-            run_axis_steps(particles)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FreshParticles:
     """New particles, where a flow begins: those of this rank, and the group of all."""
 
@@ -146,7 +159,7 @@ def _fresh_y(plan: VectorPlan, row_y: FlowY, seed: Seed) -> FlowY:
         row_y, plan.n_fresh_particles, seed.child("conditions")
     )
     y = row_y.take(indices)
-    return y.concatenate(y_of_added_particles(y_p=y, y_q=row_y, seed=seed))
+    return y_with_added_particles(y_p=y, y_q=row_y, seed=seed)
 
 
 def sobol_normal(shard: Shard, d: int, seed: Seed) -> Tensor:

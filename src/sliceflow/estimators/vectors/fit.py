@@ -175,7 +175,7 @@ def describe_y(y: NDArray[Any] | None) -> str:
     return f"y of {y.dtype.kind} and shape (n, {widths})"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PlannedVectorFit:
     """A planned fit of a flow. No particle has moved yet, and no data are loaded."""
 
@@ -265,7 +265,8 @@ class PlannedVectorFit:
         row_y = self.allocation.row_y
         if row_y is None:
             return None
-        return row_y.repeat_each(self.plan.draws_per_row)
+        row_indices = torch.arange(len(row_y))
+        return row_y.take(row_indices.repeat_interleave(self.plan.draws_per_row))
 
     @property
     def data_shard(self) -> Shard:

@@ -44,7 +44,7 @@ SAMPLES_PER_PASS = 1 << 16
 MANY_SAMPLES_OF_ONE_CONDITION = 50
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class BaseFittedVectors(ConditionsMixin):
     """Base class of all fitted models of vectors, of a flow or of local conditions."""
 
@@ -108,7 +108,7 @@ class BaseFittedVectors(ConditionsMixin):
         return in_users_form(rows, self.names, self.tensor_device, self.device)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class FittedVectors(BaseFittedVectors):
     """The state of an estimator of vectors whose particles flowed."""
 

@@ -94,7 +94,7 @@ class LocalVectorPlan(BaseVectorPlan):
         ]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class FittedLocalVectors(BaseFittedVectors):
     """The state of an estimator of vectors that was fitted with local conditions."""
 
@@ -167,7 +167,7 @@ def _parts(rows: VectorRows, scaler: ColumnScaler) -> list[tuple[Tensor, Tensor]
     return [(encoded[indices], y) for _, indices, y in parts]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PlannedLocalVectorFit:
     """A planned fit of local conditions, which moves nothing: its model is the rows."""
 

@@ -204,7 +204,7 @@ class VectorPlan(BaseVectorPlan):
                     options.n_axis_steps,
                     AXIS_TRANSPORT,
                     max_knots=options.n_knots,
-                    corrects_marginals=True,
+                    is_axis_stage=True,
                 )
             )
         return stages

@@ -33,7 +33,7 @@ _MIN_ATOM_SHARE = 0.02
 _MIN_ATOM_ROWS = 5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Smoother:
     """Draws new rows along the rows' neighbors."""
 

@@ -22,7 +22,7 @@ from sliceflow.estimators.vectors.smoother import Smoother
 from sliceflow.estimators.vectors.units import ColumnScaler, as_cloud
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class TrainingVectors:
     """The data onto which the particles of a fit move.
 

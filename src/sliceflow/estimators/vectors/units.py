@@ -26,7 +26,7 @@ _MIN_TAIL_DEVIATIONS = 10.0
 _MAX_SINH = 700.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ColumnScaler:
     """The flow's units of columns: (g(x) − shift)/scale.
 
@@ -177,7 +177,7 @@ def _heavy_tails(
     return center, scale
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Summary:
     """Minimum, maximum, mean and standard deviation (d,) of columns of all ranks."""
 

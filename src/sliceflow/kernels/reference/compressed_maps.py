@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 # The largest stored displacement, in steps of rounding: it is an int16.
-MAX_QUANTIZED_SHIFT = (1 << 15) - 1
-# Beyond this many times √M particles from either end, a stored map of M particles is a
-# rigid shift. Maps are noisy there: the mass below the k-th smallest of M values varies
-# by about 1/√k of itself. A larger share cuts off real tails, a smaller one stores
-# noise.
+MAX_QUANTIZED_DISPLACEMENT = (1 << 15) - 1
+# Beyond this many times √M particles from either end, a stored map of M particles has
+# a constant displacement. Maps are noisy there: the mass below the k-th smallest of M
+# values varies by about 1/√k of itself. A larger share cuts off real tails, a smaller
+# one stores noise.
 TAIL_SHARE_OF_ROOT = 0.25
 # Iterations of Jacobi's method for the displacements at knots. Each halves the error,
 # so that 2⁻⁸ of the first error remains. More would only cost time: maps have noise of
@@ -31,8 +31,7 @@ def flatten_tails(lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor) -> Ten
     """Maps on a grid with rigid tails, for particles that they were not fitted to.
 
     Beyond the ¼√M-th particle from either end (`TAIL_SHARE_OF_ROOT`), a map is noise.
-    There it becomes a shift by the displacement of that particle, but leads nowhere
-    outside the data's range.
+    There all move as far as that particle does, but not out of the data's range.
 
     Parameters
     ----------
@@ -56,11 +55,17 @@ def flatten_tails(lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor) -> Ten
 
     edge = torch.arange(n_bins + 1, dtype=torch.float64, device=values.device)
     position = lo[:, None] + (hi - lo)[:, None] * _divide(edge, n_bins)
-    shift = values.double() - position
-    tail_shift = shift.gather(1, bins).lerp(shift.gather(1, bins + 1), inside)
-    shift = torch.where(edge > bins[:, 1:], tail_shift[:, 1:], shift)
-    shift = torch.where(edge <= bins[:, :1], tail_shift[:, :1], shift)
-    flattened = (position + shift).clamp(values[:, :1], values[:, -1:])
+    displacements = values.double() - position
+    tail_displacement = displacements.gather(1, bins).lerp(
+        displacements.gather(1, bins + 1), inside
+    )
+    displacements = torch.where(
+        edge > bins[:, 1:], tail_displacement[:, 1:], displacements
+    )
+    displacements = torch.where(
+        edge <= bins[:, :1], tail_displacement[:, :1], displacements
+    )
+    flattened = (position + displacements).clamp(values[:, :1], values[:, -1:])
     return flattened.to(values.dtype)
 
 
@@ -85,7 +90,7 @@ def compress_grid(
     lo, hi : float64 (h,), rounded to eighths of a step of 2**exponent
     edges : int32 (h, K), the edge of the grid at which each knot is; the first is 0,
         the last B
-    quantized_shifts : int16 (h, K), the displacement of each knot in steps of
+    quantized_displacements : int16 (h, K), the displacement of each knot in steps of
         2**exponent
     """
     n_bins = values.shape[1] - 1
@@ -95,24 +100,26 @@ def compress_grid(
     lo = (lo.double() / unit).round() * unit
     hi = (hi.double() / unit).round() * unit
     edge = torch.arange(n_bins + 1, dtype=torch.float64, device=lo.device)
-    shift = values - (lo[:, None] + (hi - lo)[:, None] * _divide(edge, n_bins))
-    edges = _knot_edges(shift, counts, n_knots)
-    quantized_shifts = _fit_knots(shift, counts.double(), edges) / resolution
-    quantized_shifts = quantized_shifts.round().clamp(
-        -MAX_QUANTIZED_SHIFT, MAX_QUANTIZED_SHIFT
+    displacements = values - (lo[:, None] + (hi - lo)[:, None] * _divide(edge, n_bins))
+    edges = _knot_edges(displacements, counts, n_knots)
+    quantized_displacements = (
+        _fit_knots(displacements, counts.double(), edges) / resolution
     )
-    return lo, hi, edges.int(), quantized_shifts.to(torch.int16)
+    quantized_displacements = quantized_displacements.round().clamp(
+        -MAX_QUANTIZED_DISPLACEMENT, MAX_QUANTIZED_DISPLACEMENT
+    )
+    return lo, hi, edges.int(), quantized_displacements.to(torch.int16)
 
 
-def _knot_edges(shift: Tensor, counts: Tensor, n_knots: int) -> Tensor:
-    """The grid edges (h, K) at which the displacements `shift` (h, B + 1) get knots.
+def _knot_edges(displacements: Tensor, counts: Tensor, n_knots: int) -> Tensor:
+    """The grid edges (h, K) at which `displacements` (h, B + 1) get knots.
 
     `counts` (h, B) are the particles in each bin.
     """
     pad = torch.nn.functional.pad
-    device = shift.device
+    device = displacements.device
     n_bins = counts.shape[1]
-    bend_at_edges = shift.diff(n=2, dim=1).abs()  # at the inner edges
+    bend_at_edges = displacements.diff(n=2, dim=1).abs()  # at the inner edges
     bend = pad(bend_at_edges, (1, 0)) + pad(bend_at_edges, (0, 1))  # of each bin
     density = (counts * bend.square()) ** 0.2
     mean_density = density.mean(1, keepdim=True)
@@ -127,7 +134,7 @@ def _knot_edges(shift: Tensor, counts: Tensor, n_knots: int) -> Tensor:
     return torch.minimum(edges, n_bins - (n_knots - 1) + k)  # and none beyond the last
 
 
-def _fit_knots(shift: Tensor, counts: Tensor, edges: Tensor) -> Tensor:
+def _fit_knots(displacements: Tensor, counts: Tensor, edges: Tensor) -> Tensor:
     """The displacements (h, K) at knots that fit the particles' displacements best.
 
     This is least squares for a function D that is linear between knots: over the
@@ -139,13 +146,13 @@ def _fit_knots(shift: Tensor, counts: Tensor, edges: Tensor) -> Tensor:
 
     Parameters
     ----------
-    shift : the displacements (h, B + 1) at the edges of the grid
+    displacements : the displacements (h, B + 1) at the edges of the grid
     counts : the particles (h, B) in each bin
     edges : the edges (h, K) at which the knots are
     """
     pad = torch.nn.functional.pad
-    start = shift.gather(1, edges)
-    middle = (shift[:, 1:] + shift[:, :-1]) / 2
+    start = displacements.gather(1, edges)
+    middle = (displacements[:, 1:] + displacements[:, :-1]) / 2
     n_bins = middle.shape[1]
     place = torch.arange(n_bins, dtype=torch.float64, device=edges.device) + 0.5
 
@@ -183,7 +190,7 @@ def expand_grid(
     lo: Tensor,
     hi: Tensor,
     edges: Tensor,
-    quantized_shifts: Tensor,
+    quantized_displacements: Tensor,
     n_bins: int,
     exponent: int,
     dtype: torch.dtype,
@@ -196,7 +203,7 @@ def expand_grid(
     """
     knot_place = edges.double()
     position = lo[:, None] + _divide(hi - lo, n_bins)[:, None] * knot_place
-    values = position + quantized_shifts.double() * math.ldexp(1.0, exponent)
+    values = position + quantized_displacements.double() * math.ldexp(1.0, exponent)
     rise = values.diff(dim=1) / knot_place.diff(dim=1)
     rise = torch.nn.functional.pad(rise, (0, 1))  # the last knot is the last edge
     grid = torch.arange(n_bins + 1, dtype=edges.dtype, device=edges.device)

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from sliceflow.kernels.classes import displace_by_class
 from sliceflow.kernels.reference.interpolation import (
+    images_beyond,
     interpolate_at_positions,
     positions_among,
-    shifted_beyond,
 )
 
 # Values of F are compared across a gap with this tolerance: far above their rounding,
@@ -260,7 +260,7 @@ def displace_grid(
     """T(z) − z for z (h, n), where T is linear between `values` on a uniform grid.
 
     Edge b of B equal bins of [lo, hi], both (h,), goes to values[:, b], (h, B + 1).
-    Beyond the ends T is a rigid shift; see `shifted_beyond`. With `starts`, each class
+    Beyond the ends T(z) − z is constant; see `images_beyond`. With `starts`, each class
     has its own maps, and there are C·h of them.
     """
 
@@ -276,7 +276,7 @@ def _displace_by_one_map(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> T
     zd = z.double()
     v = values.double()
     position = (zd - lo[:, None]) * _bins_per_unit(lo, hi, n_bins)[:, None]
-    below, above = shifted_beyond(zd, lo[:, None], hi[:, None], v)
+    below, above = images_beyond(zd, lo[:, None], hi[:, None], v)
     image = interpolate_at_positions(position, v)
     image = torch.where(position >= n_bins, above, image)
     image = torch.where(position <= 0, below, image)

@@ -32,12 +32,12 @@ def positions_among(values: Tensor, knots: Tensor) -> Tensor:
     return i + torch.where(gap > 0, (values - left) / gap, 0.0).clamp(0, 1)
 
 
-def shifted_beyond(
+def images_beyond(
     z: Tensor, lo: Tensor, hi: Tensor, values: Tensor
 ) -> tuple[Tensor, Tensor]:
     """T(z) where z (h, n) is below lo (h, 1), and T(z) where z is above hi (h, 1).
 
-    Both are rigid shifts by the displacement of the end. Particles with unusual y come
+    They move as far as the end does. Particles with unusual y come
     there at every step, and a slope would pull them ever further. Where the whole map
     leads to one value (a constant coordinate), everything beyond leads to it, too.
     """

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from sliceflow.kernels.reference.interpolation import (
+    images_beyond,
     interpolate_at_positions,
     positions_among,
-    shifted_beyond,
 )
 
 # A gap of the data is jumped over if it is this many times as wide as both gaps beside
@@ -93,15 +93,15 @@ def _out_of_wide_gaps(position: Tensor, q: Tensor, w: Tensor | None) -> Tensor:
 def displace_knots(z: Tensor, knots: Tensor, values: Tensor) -> Tensor:
     """T(z) − z for z (h, n), where T is linear between T(knots) = values.
 
-    `knots` and `values` are (h, K) and ascend in each row. Beyond the ends T is a rigid
-    shift; see `shifted_beyond`.
+    `knots` and `values` are (h, K) and ascend in each row. Beyond the ends
+    T(z) − z is constant; see `images_beyond`.
     """
     zd = z.double().contiguous()
     k = knots.double().contiguous()
     v = values.double()
     first = k[:, :1]
     last = k[:, -1:]
-    below, above = shifted_beyond(zd, first, last, v)
+    below, above = images_beyond(zd, first, last, v)
     image = interpolate_at_positions(positions_among(zd, k), v)
     image = torch.where(zd >= last, above, image)
     image = torch.where(zd <= first, below, image)

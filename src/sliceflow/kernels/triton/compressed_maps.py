@@ -16,7 +16,7 @@ from torch import Tensor
 from sliceflow.kernels.reference.compressed_maps import (
     EVEN_SHARE_OF_KNOTS,
     JACOBI_ITERATIONS,
-    MAX_QUANTIZED_SHIFT,
+    MAX_QUANTIZED_DISPLACEMENT,
     MIN_KNOT_DENSITY,
     TAIL_SHARE_OF_ROOT,
 )
@@ -75,14 +75,14 @@ def _tail(values, counts, target, lo, width, BINS: tl.constexpr, WIDE: tl.conste
 
 
 @triton.jit
-def _store_shift(
+def _store_displacements(
     lo,
     hi,
     values,
     counts,
     new_lo,
     new_hi,
-    shift,
+    displacements,
     resolution,
     BINS: tl.constexpr,
     WIDE: tl.constexpr,
@@ -99,8 +99,12 @@ def _store_shift(
     for first in range(0, BINS, WIDE):
         total += tl.sum(_particles_in(counts, first + lane, BINS), 0)
     tail = tl.sqrt(total) * TAIL_SHARE
-    first_bin, first_shift = _tail(values, counts, tail, start, width, BINS, WIDE)
-    last_bin, last_shift = _tail(values, counts, total - tail, start, width, BINS, WIDE)
+    first_bin, first_displacement = _tail(
+        values, counts, tail, start, width, BINS, WIDE
+    )
+    last_bin, last_displacement = _tail(
+        values, counts, total - tail, start, width, BINS, WIDE
+    )
     unit = resolution / 8
     new_start = _whole(start / unit) * unit
     new_end = _whole(end / unit) * unit
@@ -112,24 +116,24 @@ def _store_shift(
         e = first + lane
         value = tl.load(values + e, mask=e <= BINS, other=0.0)
         edge = _edge(start, width, e, BINS)
-        moved = tl.where(e > last_bin, last_shift, value.to(tl.float64) - edge)
-        moved = tl.where(e <= first_bin, first_shift, moved)
+        moved = tl.where(e > last_bin, last_displacement, value.to(tl.float64) - edge)
+        moved = tl.where(e <= first_bin, first_displacement, moved)
         steady = tl.minimum(tl.maximum(edge + moved, least), most)
         steady = steady.to(value.dtype).to(tl.float64)
         new = steady - _edge(new_start, new_end - new_start, e, BINS)
-        tl.store(shift + e, new, mask=e <= BINS)
+        tl.store(displacements + e, new, mask=e <= BINS)
 
 
 @triton.jit
-def _density(shift, counts, b, BINS: tl.constexpr):
+def _density(displacements, counts, b, BINS: tl.constexpr):
     """The density of knots, (p·D″²)^⅕, in each of the bins b."""
     used = b < BINS
     not_first = (b > 0) & (b < BINS)
     not_last = b < BINS - 1
-    left = tl.load(shift + b, mask=used, other=0.0)
-    right = tl.load(shift + b + 1, mask=used, other=0.0)
-    before = tl.load(shift + b - 1, mask=not_first, other=0.0)
-    after = tl.load(shift + b + 2, mask=not_last, other=0.0)
+    left = tl.load(displacements + b, mask=used, other=0.0)
+    right = tl.load(displacements + b + 1, mask=used, other=0.0)
+    before = tl.load(displacements + b - 1, mask=not_first, other=0.0)
+    after = tl.load(displacements + b + 2, mask=not_last, other=0.0)
     grown = right - left
     bend = tl.where(not_first, tl.abs(grown - (left - before)), 0.0)
     bend += tl.where(not_last, tl.abs((after - right) - grown), 0.0)
@@ -140,14 +144,16 @@ def _density(shift, counts, b, BINS: tl.constexpr):
 
 @triton.jit
 def _knot_edges(
-    shift, counts,
+    displacements, counts,
     BINS: tl.constexpr, KNOTS: tl.constexpr, LANES: tl.constexpr, BLOCK: tl.constexpr,
     WIDE: tl.constexpr, EVEN_SHARE: tl.constexpr, MIN_DENSITY: tl.constexpr,
 ):  # fmt: skip
     """The edge of every knot; lanes without a knot have the last edge."""
     total = tl.full([], 0.0, tl.float64)
     for first in range(0, BINS, WIDE):
-        total += tl.sum(_density(shift, counts, first + tl.arange(0, WIDE), BINS), 0)
+        total += tl.sum(
+            _density(displacements, counts, first + tl.arange(0, WIDE), BINS), 0
+        )
     least = EVEN_SHARE * (total / BINS) + MIN_DENSITY
     total += least * BINS
     k = tl.arange(0, LANES)
@@ -156,7 +162,9 @@ def _knot_edges(
     seen = tl.full([], 0.0, tl.float64)
     for first in range(0, BINS, BLOCK):
         b = first + tl.arange(0, BLOCK)
-        density = tl.where(b < BINS, _density(shift, counts, b, BINS) + least, 0.0)
+        density = tl.where(
+            b < BINS, _density(displacements, counts, b, BINS) + least, 0.0
+        )
         below = tl.where(b < BINS, seen + tl.cumsum(density, 0), float("inf"))
         edges += tl.sum((below[None, :] < target[:, None]).to(tl.int32), 1)
         seen += tl.sum(density, 0)
@@ -169,7 +177,7 @@ def _knot_edges(
 
 @triton.jit
 def _fit_knots(
-    shift, counts, places, knots, edges,
+    displacements, counts, places, knots, edges,
     BINS: tl.constexpr, KNOTS: tl.constexpr, LANES: tl.constexpr, BLOCK: tl.constexpr,
     ITERATIONS: tl.constexpr,
 ):  # fmt: skip
@@ -186,15 +194,15 @@ def _fit_knots(
     after = tl.load(places + k + 1, mask=not_last, other=BINS + 1).to(tl.float64)
     rise = 1.0 / (here - before)
     fall = 1.0 / (after - here)
-    start = tl.load(shift + edges)
+    start = tl.load(displacements + edges)
     diagonal = tl.full([LANES], 0.5, tl.float64)
     right = 0.5 * start
     with_before = tl.zeros([LANES], tl.float64)
     with_after = tl.zeros([LANES], tl.float64)
     for first in range(0, BINS, BLOCK):
         b = first + tl.arange(0, BLOCK)
-        middle = tl.load(shift + b, mask=b < BINS, other=0.0)
-        middle = (tl.load(shift + b + 1, mask=b < BINS, other=0.0) + middle) / 2
+        middle = tl.load(displacements + b, mask=b < BINS, other=0.0)
+        middle = (tl.load(displacements + b + 1, mask=b < BINS, other=0.0) + middle) / 2
         count = _particles_in(counts, b, BINS)[None, :]
         place = (b.to(tl.float64) + 0.5)[None, :]
         up = (place - before[:, None]) * rise[:, None]
@@ -221,27 +229,27 @@ def _fit_knots(
 
 @triton.jit(do_not_specialize=["exponent"])
 def _compress_grid_kernel(
-    lo, hi, values, counts, new_lo, new_hi, places, quantized_shifts, shift, knots,
-    exponent,
-    BINS: tl.constexpr, KNOTS: tl.constexpr, MAX_SHIFT: tl.constexpr,
+    lo, hi, values, counts, new_lo, new_hi, places, quantized_displacements,
+    displacements, knots, exponent,
+    BINS: tl.constexpr, KNOTS: tl.constexpr, MAX_DISPLACEMENT: tl.constexpr,
     ITERATIONS: tl.constexpr, LANES: tl.constexpr, BLOCK: tl.constexpr,
     WIDE: tl.constexpr, TAIL_SHARE: tl.constexpr, EVEN_SHARE: tl.constexpr,
     MIN_DENSITY: tl.constexpr,
 ):  # fmt: skip
-    """One map. `shift` and `knots` are memory for its displacements."""
+    """One map. `displacements` and `knots` are memory for it."""
     row = tl.program_id(0).to(tl.int64)
     counts += row * BINS
-    shift += row * (BINS + 1)
+    displacements += row * (BINS + 1)
     places += row * KNOTS
     resolution = _power_of_two(exponent)
-    _store_shift(
+    _store_displacements(
         lo + row,
         hi + row,
         values + row * (BINS + 1),
         counts,
         new_lo + row,
         new_hi + row,
-        shift,
+        displacements,
         resolution,
         BINS,
         WIDE,
@@ -249,19 +257,28 @@ def _compress_grid_kernel(
     )
     tl.debug_barrier()  # what follows reads what other threads wrote
     edges = _knot_edges(
-        shift, counts, BINS, KNOTS, LANES, BLOCK, WIDE, EVEN_SHARE, MIN_DENSITY
+        displacements, counts, BINS, KNOTS, LANES, BLOCK, WIDE, EVEN_SHARE, MIN_DENSITY
     )
     k = tl.arange(0, LANES)
     tl.store(places + k, edges, mask=k < KNOTS)
     tl.debug_barrier()
     knots += row * (2 * KNOTS)
     value = _fit_knots(
-        shift, counts, places, knots, edges, BINS, KNOTS, LANES, BLOCK, ITERATIONS
+        displacements,
+        counts,
+        places,
+        knots,
+        edges,
+        BINS,
+        KNOTS,
+        LANES,
+        BLOCK,
+        ITERATIONS,
     )
-    quantized = tl.maximum(_whole(value / resolution), -MAX_SHIFT)
-    quantized = tl.minimum(quantized, MAX_SHIFT)
+    quantized = tl.maximum(_whole(value / resolution), -MAX_DISPLACEMENT)
+    quantized = tl.minimum(quantized, MAX_DISPLACEMENT)
     tl.store(
-        quantized_shifts + row * KNOTS + k,
+        quantized_displacements + row * KNOTS + k,
         quantized.to(tl.int32).to(tl.int16),
         mask=k < KNOTS,
     )
@@ -275,8 +292,10 @@ def compress_grid(
     device = values.device
     new_lo, new_hi = torch.empty((2, h), dtype=torch.float64, device=device)
     places = torch.empty((h, n_knots), dtype=torch.int32, device=device)
-    quantized_shifts = torch.empty((h, n_knots), dtype=torch.int16, device=device)
-    shift = torch.empty((h, n_bins + 1), dtype=torch.float64, device=device)
+    quantized_displacements = torch.empty(
+        (h, n_knots), dtype=torch.int16, device=device
+    )
+    displacements = torch.empty((h, n_bins + 1), dtype=torch.float64, device=device)
     knots = torch.empty((h, 2, n_knots), dtype=torch.float64, device=device)
     lanes = max(triton.next_power_of_2(n_knots), 16)
     bins = max(triton.next_power_of_2(n_bins), 16)
@@ -290,13 +309,13 @@ def compress_grid(
         new_lo,
         new_hi,
         places,
-        quantized_shifts,
-        shift,
+        quantized_displacements,
+        displacements,
         knots,
         exponent,
         BINS=n_bins,
         KNOTS=n_knots,
-        MAX_SHIFT=MAX_QUANTIZED_SHIFT,
+        MAX_DISPLACEMENT=MAX_QUANTIZED_DISPLACEMENT,
         ITERATIONS=JACOBI_ITERATIONS,
         LANES=lanes,
         BLOCK=block,
@@ -307,19 +326,19 @@ def compress_grid(
         num_warps=4 if lanes * block <= 2048 else 8,
         enable_fp_fusion=False,
     )
-    return new_lo, new_hi, places, quantized_shifts
+    return new_lo, new_hi, places, quantized_displacements
 
 
 @triton.jit(do_not_specialize=["exponent"])
 def _expand_grid_kernel(
-    lo, hi, edges, quantized_shifts, values, exponent,
+    lo, hi, edges, quantized_displacements, values, exponent,
     BINS: tl.constexpr, KNOTS: tl.constexpr, STEPS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """One map. Its knots are found by bisection."""
     row = tl.program_id(0).to(tl.int64)
     values += row * (BINS + 1)
     edges += row * KNOTS
-    quantized_shifts += row * KNOTS
+    quantized_displacements += row * KNOTS
     resolution = _power_of_two(exponent)
     start = tl.load(lo + row)
     width = (tl.load(hi + row) - start) / BINS
@@ -340,10 +359,12 @@ def _expand_grid_kernel(
         value = (
             start
             + width * place.to(tl.float64)
-            + tl.load(quantized_shifts + k).to(tl.float64) * resolution
+            + tl.load(quantized_displacements + k).to(tl.float64) * resolution
         )
         next_value = start + width * next_place.to(tl.float64)
-        next_value += tl.load(quantized_shifts + following).to(tl.float64) * resolution
+        next_value += (
+            tl.load(quantized_displacements + following).to(tl.float64) * resolution
+        )
         rise = (next_value - value) / tl.maximum(next_place - place, 1).to(tl.float64)
         whole = (value + (e - place).to(tl.float64) * rise).to(values.dtype.element_ty)
         whole = tl.where(e <= BINS, whole, float("-inf"))
@@ -359,7 +380,7 @@ def expand_grid(
     lo: Tensor,
     hi: Tensor,
     edges: Tensor,
-    quantized_shifts: Tensor,
+    quantized_displacements: Tensor,
     n_bins: int,
     exponent: int,
     dtype: torch.dtype,
@@ -372,7 +393,7 @@ def expand_grid(
         lo.contiguous(),
         hi.contiguous(),
         edges.contiguous(),
-        quantized_shifts.contiguous(),
+        quantized_displacements.contiguous(),
         values,
         exponent,
         BINS=n_bins,

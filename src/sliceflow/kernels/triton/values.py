@@ -92,8 +92,8 @@ def _pack_kernel(lo, hi, values, rows, words, n_bins, BINS: tl.constexpr):
     width = (end - start) / n_bins
     per_unit = 1.0 / tl.where(width > 0, width, 1.0)
     per_unit = tl.where((width > 0) & (per_unit < 3.0e38), per_unit, 0.0)
-    # Beyond its ends a map is a rigid shift, for which positions are clamped, or the
-    # one point that all of it leads to.
+    # Beyond its ends a map has a constant displacement, for which positions are
+    # clamped, or leads to the one point that all of it leads to.
     rigid = tl.load(values + n_bins) > tl.load(values)
     tl.store(rows + 4 * row, start)
     tl.store(rows + 4 * row + 1, per_unit)
@@ -220,8 +220,8 @@ def _add_kernel(
     valid = point < n
     code = tl.load(class_indices + point, mask=valid, other=0)
     v = tl.load(z + row * stride + point, mask=valid, other=0.0)
-    shift = tl.load(offsets + row * n_classes + code, mask=valid, other=0.0)
-    tl.store(out + row * n + point, v + shift, mask=valid)
+    offset = tl.load(offsets + row * n_classes + code, mask=valid, other=0.0)
+    tl.store(out + row * n + point, v + offset, mask=valid)
 
 
 def add_class_offsets(z: Tensor, offsets: Tensor, class_indices: Tensor) -> Tensor:
