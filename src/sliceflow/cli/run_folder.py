@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from sliceflow import ImageFlow, SlicedWassersteinFlow, TableFlow
     from sliceflow.app.server import JsonObject
+    from sliceflow.engine.events import HistoryColumns
 
     Model = SlicedWassersteinFlow | ImageFlow | TableFlow
 
