@@ -131,6 +131,16 @@ def test_a_start_of_the_user_is_not_tried(monkeypatch):
     assert n_trials == 0
 
 
+def test_gray_pictures_with_three_channels_are_gray(rng):
+    """Mosaics of gray digits, stored in color, had six times the FD of noise."""
+    gray = rng.integers(0, 256, (start_trial.MIN_PICTURES_OF_TRIAL, SIDE, SIDE, 1))
+    pictures = np.repeat(gray.astype(np.uint8), 3, axis=3)
+    flow = ImageFlow(device="cpu")
+    assert flow.plan(pictures).start == "noise"
+    pictures[7, 3, 2, 1] ^= 1
+    assert flow.plan(pictures).mosaic_size == 4
+
+
 @pytest.mark.parametrize("side", [8, 15, 28])
 def test_energies_are_those_of_the_frequencies(side):
     """A wave of one frequency has all its energy in one band."""

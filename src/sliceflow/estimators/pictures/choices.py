@@ -126,19 +126,19 @@ def choose_n_directions(n_directions: Literal["auto"] | int, layout: Layout) -> 
 
 
 def choose_mosaic_size(
-    start: Start | int, layout: Layout, shares_maps: bool, has_known: bool
+    start: Start | int, *, has_colors: bool, shares_maps: bool, has_known: bool
 ) -> int:
     """Choose the number of pictures of the mosaics that particles start as.
 
-    0 is noise. `shares_maps` is whether classes share maps, `has_known` whether pixels
-    are known. Raises a `ParameterError` for mosaics that are impossible.
+    0 is noise. `has_colors` is whether any picture is not gray, `shares_maps` whether
+    classes share maps, `has_known` whether pixels are known. Raises a `ParameterError`
+    for mosaics that are impossible.
     """
     if start == "noise":
         return 0
     reason = _reason_against_mosaics(shares_maps, has_known)
     if start == "auto":
-        is_gray = layout.shape[0] == 1
-        if reason or is_gray:  # mosaics of gray pictures are no better than noise
+        if reason or not has_colors:  # gray mosaics are no better than noise
             return 0
         return MOSAIC_SIZE
     if reason:

@@ -217,7 +217,10 @@ def plan_pictures(
     sharing = resolve_map_sharing(amplifier, n_classes)
 
     mosaic_size = choices.choose_mosaic_size(
-        options.start, layout, sharing == "shared", has_known
+        options.start,
+        has_colors=data.has_colors(ranks),
+        shares_maps=sharing == "shared",
+        has_known=has_known,
     )
     n_steps = choices.choose_steps_per_stage(
         parameters,

@@ -136,6 +136,12 @@ class PictureData(ConditionsMixin):
             return 2 * self.shard.total
         return self.shard.total
 
+    def has_colors(self, ranks: Communicator) -> bool:
+        """Whether any picture of any rank is not gray, such as with equal channels."""
+        first, *others = self.pixel_points.chunk(self.layout.shape[0])
+        is_gray = all(torch.equal(first, other) for other in others)
+        return ranks.max_int(int(not is_gray)) > 0
+
     @property
     def index_slices(self) -> list[slice]:
         """The indices of this rank's pictures among all N, as slices."""
@@ -173,9 +179,8 @@ class PictureData(ConditionsMixin):
         shard_classes = nearest_center(shard_features, centers)
 
         parts = [shard_classes.cpu()]
-        if (
-            self.has_mirror_images
-        ):  # pictures of all ranks first, then all mirror images
+        if self.has_mirror_images:
+            # The pictures of all ranks come first, then all mirror images.
             parts = list(shard_classes.cpu().chunk(2))
         classes = torch.cat(
             [torch.from_numpy(ranks.all_gather_rows(part.numpy())) for part in parts]
