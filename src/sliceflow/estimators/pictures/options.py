@@ -34,8 +34,8 @@ class ImageOptions:
         Where particles start. With an int s, they start as mosaics, which are sums of s
         random pictures of their class; then classes must not share maps, and the model
         keeps the pictures. "auto" is 4 for color pictures without `known`, else
-        "noise"; of 200 to 3,000 color pictures, a trial on held-out ones chooses
-        between the two.
+        "noise". Of 200 to 3,000 color pictures, a trial on held-out ones chooses
+        between the two. Pictures whose channels are equal are gray.
     locality : float, default 2
         β, how much the weights of the pictures of a mosaic differ from place to place.
         With 0 they are equal everywhere.
