@@ -12,7 +12,7 @@ from sliceflow.engine.encoded_y import (
     SeparateClassIndices,
     SortedClassIndices,
 )
-from sliceflow.engine.flow import flow_y
+from sliceflow.engine.flow import as_flow_y
 
 CLASSES = ClassIndices(torch.tensor([2, 0, 2]))
 NUMBERS = ContinuousY(torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]))
@@ -70,5 +70,5 @@ def test_mixed_y_has_both_parts():
 def test_no_flow_sees_labels_and_numbers(sharing):
     y = MixedY(torch.tensor([[1.0, 0.5], [0.0, -0.5]]))
     with pytest.raises(TypeError, match="no flow takes labels and numbers"):
-        flow_y(y, sharing, condition_dim=3)
-    assert flow_y(y, "unconditional", condition_dim=3) is None
+        as_flow_y(y, sharing, condition_dim=3)
+    assert as_flow_y(y, "unconditional", condition_dim=3) is None

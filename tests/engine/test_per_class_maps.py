@@ -15,7 +15,7 @@ from sliceflow.engine.batches import DataTarget
 from sliceflow.engine.clouds import ClassOrder, Cloud
 from sliceflow.engine.compression import compress_maps
 from sliceflow.engine.encoded_y import ClassIndices, ClassSlices
-from sliceflow.engine.flow import FlowSpec, ParticleRng, flow_y, replay, simulate
+from sliceflow.engine.flow import FlowSpec, ParticleRng, as_flow_y, replay, simulate
 from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -258,7 +258,7 @@ def test_the_noise_of_a_particle_does_not_depend_on_the_classes_of_others(rng):
 def test_points_that_are_not_sorted_by_class_are_refused():
     """Their classes would share maps without a word."""
     classes = torch.arange(40) % 2
-    y = flow_y(ClassIndices(classes), "separate", 2)
+    y = as_flow_y(ClassIndices(classes), "separate", 2)
     data = Cloud(torch.randn(2, 40), y)
     stages = [Stage("flow", Orthogonal(), n_steps=1)]
     spec = FlowSpec(stages, Seed(0), condition_dim=2, amplifier=math.inf)

@@ -579,7 +579,7 @@ class RequestedSamples:
 
 
 @contextmanager
-def protected_by(checkpoints: Checkpoints | None) -> Iterator[None]:
+def resumable_by(checkpoints: Checkpoints | None) -> Iterator[None]:
     """Run and finish a flow in a `with` block, then discard its last checkpoint.
 
     Ctrl-C waits until the fit can be resumed. An error in the block leaves the
@@ -607,7 +607,7 @@ def run_flow(
     """Move this rank's particles to the end of the flow, in place: `simulate` in a fit.
 
     With `checkpoints`, this goes on where the last one ended, and writes more. Call it
-    in a block of `protected_by`, which ends when the fit does.
+    in a block of `resumable_by`, which ends when the fit does.
     """
     state = FlowState()
     history = History()

@@ -143,7 +143,7 @@ class ParticleAllocation:
         kept_user_y = None
         if not conditions.encoder.encodes_clusters:
             kept_user_y = conditions.y[indices.numpy()]
-        row_y = conditions.flow_y(map_sharing)
+        row_y = conditions.as_flow_y(map_sharing)
         if row_y is None:
             return cls.without_y(n_particles, stores_maps, kept_user_y)
 

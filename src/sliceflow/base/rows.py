@@ -22,7 +22,7 @@ from sliceflow.arrays import Floats, Ints
 from sliceflow.base.fingerprint import digest
 from sliceflow.base.ranks import Communicator, Shard
 from sliceflow.engine.encoded_y import ClassIndices, EncodedY, FlowY, MixedY
-from sliceflow.engine.flow import MapSharing, flow_y
+from sliceflow.engine.flow import MapSharing, as_flow_y
 from sliceflow.engine.labels import as_array, label_key
 from sliceflow.engine.y_encoders import (
     ClassEncoder,
@@ -152,9 +152,9 @@ class Conditions:
         continuous_y = self.encoder.continuous_encoder.standardize(self.continuous)
         return MixedY.from_parts(self.label_y, continuous_y)
 
-    def flow_y(self, sharing: MapSharing) -> FlowY | None:
+    def as_flow_y(self, sharing: MapSharing) -> FlowY | None:
         """What a flow sees of the conditions; None if it ignores them."""
-        return flow_y(self.encoded_y, sharing, self.encoder.condition_dim)
+        return as_flow_y(self.encoded_y, sharing, self.encoder.condition_dim)
 
     @property
     def label_y(self) -> ClassIndices:
@@ -211,7 +211,7 @@ def _check_continuous(
         raise ValueError(f"y has numbers beyond {limit}")
 
 
-class ConditionsMixin:
+class HasConditions:
     """Base class with shortcuts to the field `conditions`."""
 
     conditions: Conditions | None  # of the rows of all ranks; None without y
@@ -255,7 +255,7 @@ class ConditionsMixin:
         return self.conditions.encoder.condition_dim
 
 
-class ArrayRows(ConditionsMixin, ABC):
+class ArrayRows(HasConditions, ABC):
     """Base class of rows that are in one array.
 
     A subclass is a frozen dataclass with the fields `conditions` and `rank_shard`.

@@ -179,7 +179,7 @@ class MixedY(_PointValues):
         return self.values[:, 1:]
 
 
-# What a flow sees of y, as `flow.flow_y` gives it; None if it ignores y.
+# What a flow sees of y, as `flow.as_flow_y` gives it; None if it ignores y.
 FlowY = ClassIndices | ContinuousY
 # What local conditions take: a y with continuous columns.
 LocalY = ContinuousY | MixedY

@@ -166,7 +166,7 @@ def replay(
     """
     if spec.map_sharing != "separate":
         return _replay_in_order(spec, steps, particles, particle_rng, snapshots_after)
-    y = flow_y(particles.y, spec.map_sharing, spec.condition_dim)
+    y = as_flow_y(particles.y, spec.map_sharing, spec.condition_dim)
     with Cloud(particles.x, y).in_class_order() as (sorted_particles, order):
         sorted_rng = replace(particle_rng, order=order)
         snapshots = _replay_in_order(
@@ -222,7 +222,9 @@ def resolve_map_sharing(amplifier: float, condition_dim: int) -> MapSharing:
     return "shared"
 
 
-def flow_y(y: EncodedY | None, sharing: MapSharing, condition_dim: int) -> FlowY | None:
+def as_flow_y(
+    y: EncodedY | None, sharing: MapSharing, condition_dim: int
+) -> FlowY | None:
     """The y that a flow sees, for this sharing of maps.
 
     It is None without y, or if the flow ignores y. Classes with maps of their own are

@@ -280,7 +280,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PicturePlan, PictureA
             seed=seed,
             classes=classes,
         )
-        if model.layout.tensor:
+        if model.layout.is_tensor:
             return torch.from_numpy(completed)
         return completed
 
@@ -354,7 +354,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PicturePlan, PictureA
             return model.completions(X, n, seed, n_snapshots)
         requested = RequestedSamples.from_user(model, n, y, seed)
         snapshots = model.evolution(requested.n, requested.encoded_y, seed, n_snapshots)
-        if model.layout.tensor:
+        if model.layout.is_tensor:
             return torch.stack([torch.as_tensor(x) for x in snapshots])
         return np.stack(snapshots)
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from sliceflow.arrays import Mask
 from sliceflow.base.checkpoints import Checkpoints, FlowRun
 from sliceflow.base.distributed import across_ranks
-from sliceflow.base.flow_estimator import protected_by, run_flow
+from sliceflow.base.flow_estimator import resumable_by, run_flow
 from sliceflow.base.particle_allocation import OwnParticles, ParticleAllocation
 from sliceflow.base.protocols import FitResult, ParticleResult
 from sliceflow.base.ranks import ONE_PROCESS, Communicator, Shard
@@ -174,7 +174,7 @@ class PlannedPictureFit:
             self.seed.child("particles"), own_particles.shard.first
         )
         particles = self.initial_particles(own_particles, mosaic_sources, particle_rng)
-        with protected_by(self.checkpoints):
+        with resumable_by(self.checkpoints):
             run = run_flow(
                 self.flow_spec(),
                 particles,
@@ -311,7 +311,7 @@ class PlannedPictureFit:
         if self.ranks.size > 1 or self.known is not None:
             return None
         pixel_points = self.data.pixel_points
-        layout = replace(self.data.layout, tensor=False)
+        layout = replace(self.data.layout, is_tensor=False)
         particles = np.asarray(layout.decode(x)).reshape(x.shape[1], -1)
         n = pixel_points.shape[1]
         pixels = pixel_points.view(*layout.shape, n)

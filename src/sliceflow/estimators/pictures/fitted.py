@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.arrays import chunks
-from sliceflow.base.rows import Conditions, ConditionsMixin
+from sliceflow.base.rows import Conditions, HasConditions
 from sliceflow.base.saved_steps import (
     check_finite_samples,
     check_steps,
@@ -51,7 +51,7 @@ MAX_VALUES_PER_PASS = 1 << 26
 
 
 @dataclass(frozen=True, eq=False)
-class FittedPictures(ConditionsMixin):
+class FittedPictures(HasConditions):
     """The state of a fitted estimator of pictures."""
 
     plan: PicturePlan
@@ -266,7 +266,7 @@ class FittedPictures(ConditionsMixin):
         """Pictures of several passes as one array or tensor."""
         if len(parts) == 1:
             return parts[0]
-        if self.layout.tensor:
+        if self.layout.is_tensor:
             return torch.cat([torch.as_tensor(part) for part in parts])
         return np.concatenate(parts)
 
@@ -290,6 +290,6 @@ class FittedPictures(ConditionsMixin):
         exact = given.astype(self.layout.dtype)[:, known]
         completed[:, :, known] = exact.repeat(n, 0)
         completed = completed.reshape(len(snapshots), k, n, *completed.shape[2:])
-        if self.layout.tensor:
+        if self.layout.is_tensor:
             return torch.from_numpy(completed)
         return completed

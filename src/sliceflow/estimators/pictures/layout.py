@@ -69,7 +69,7 @@ class Layout:
     n_pixel_values: Annotated[int, Between(2, MAX_PIXEL_VALUES)] | None
     # The user's pictures are a torch tensor, so samples are tensors too, on the CPU.
     # False: numpy arrays.
-    tensor: bool = False
+    is_tensor: bool = False
 
     def check_saved(self) -> None:
         """Raise a ValueError if a saved layout contradicts itself."""
@@ -102,7 +102,7 @@ class Layout:
             channels=channels,
             dtype=str(array.dtype),
             n_pixel_values=values,
-            tensor=isinstance(X, Tensor),
+            is_tensor=isinstance(X, Tensor),
         )
 
     @property
@@ -269,7 +269,7 @@ class Layout:
         array = array.astype(self.dtype, copy=False)
         if self.channels is None:
             array = array[..., 0]
-        if self.tensor:
+        if self.is_tensor:
             return torch.from_numpy(array)
         return array
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sliceflow import kernels
 from sliceflow.base.ranks import Communicator, Shard
-from sliceflow.base.rows import ArrayRows, Conditions, ConditionsMixin
+from sliceflow.base.rows import ArrayRows, Conditions, HasConditions
 from sliceflow.engine import y_encoders
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import ClassIndices
@@ -99,7 +99,7 @@ def check_saved_labels(labels: Conditions | None) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class PictureData(ConditionsMixin):
+class PictureData(HasConditions):
     """This rank's pictures as columns on a device, and the labels of all ranks.
 
     With mirror images there are N = 2n pictures on all ranks: pictures 0..n-1, then

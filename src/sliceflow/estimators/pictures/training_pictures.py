@@ -13,7 +13,7 @@ from sliceflow.base.particle_allocation import ParticleAllocation
 from sliceflow.engine.batches import Batches, DataTarget
 from sliceflow.engine.clouds import Cloud, SortedSelection
 from sliceflow.engine.encoded_y import SeparateClassIndices, SortedClassIndices
-from sliceflow.engine.flow import Step, flow_y
+from sliceflow.engine.flow import Step, as_flow_y
 from sliceflow.engine.random import Seed
 from sliceflow.estimators.pictures.batching import (
     batches_of_all_points,
@@ -95,5 +95,5 @@ class TrainingPictures:
     def _with_flow_y(self, pictures: Cloud) -> Cloud:
         """The pictures with what the flow sees of their classes."""
         condition_dim = self.data.condition_dim
-        y = flow_y(pictures.y, self.plan.map_sharing, condition_dim)
+        y = as_flow_y(pictures.y, self.plan.map_sharing, condition_dim)
         return replace(pictures, y=y)

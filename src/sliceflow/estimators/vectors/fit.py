@@ -14,7 +14,7 @@ from sliceflow.base.checkpoints import Checkpoints
 from sliceflow.base.distributed import across_ranks
 from sliceflow.base.flow_estimator import (
     choose_n_particles,
-    protected_by,
+    resumable_by,
     run_flow,
 )
 from sliceflow.base.particle_allocation import (
@@ -55,7 +55,7 @@ from sliceflow.estimators.vectors.plan import (
     AXIS_TRANSPORT,
     VectorPlan,
     fit_bytes,
-    max_directions,
+    max_directions_of_fit,
     plan_vectors,
     uses_local_conditions,
 )
@@ -153,7 +153,7 @@ class VectorAdapter:
         This rank has `n_shard` rows.
         """
         m_shard = self.ranks.own_shard(plan.n_moved_particles).count
-        n_directions = max_directions(plan.frame_kind, plan.n_columns)
+        n_directions = max_directions_of_fit(plan.frame_kind, plan.n_columns)
         what = (
             f"{m_shard} moving particles, for n_particles={plan.n_particles}, "
             f"{n_shard} rows of {plan.n_columns} columns and up to {n_directions} "
@@ -204,7 +204,7 @@ class PlannedVectorFit:
             self.seed.child("particles"), own_particles.shard.first
         )
         particles = self.initial_particles(own_particles, particle_rng)
-        with protected_by(self.checkpoints):
+        with resumable_by(self.checkpoints):
             run = run_flow(
                 self.flow_spec(),
                 particles,

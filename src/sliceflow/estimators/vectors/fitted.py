@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.base.rows import Conditions, ConditionsMixin
+from sliceflow.base.rows import Conditions, HasConditions
 from sliceflow.base.saved_steps import (
     check_finite_samples,
     check_steps,
@@ -21,7 +21,7 @@ from sliceflow.base.saved_steps import (
 from sliceflow.base.vector_rows import VectorArray, in_users_form
 from sliceflow.engine import frames
 from sliceflow.engine.encoded_y import EncodedY, FlowY, separate_classes_or_none
-from sliceflow.engine.flow import FlowSpec, ParticleRng, flow_y, replay
+from sliceflow.engine.flow import FlowSpec, ParticleRng, as_flow_y, replay
 from sliceflow.engine.frames import frame_bytes
 from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
@@ -45,7 +45,7 @@ MANY_SAMPLES_OF_ONE_CONDITION = 50
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class BaseFittedVectors(ConditionsMixin):
+class BaseFittedVectors(HasConditions):
     """Base class of all fitted models of vectors, of a flow or of local conditions."""
 
     plan: BaseVectorPlan
@@ -194,7 +194,7 @@ class FittedVectors(BaseFittedVectors):
         if self.plan.condition_kind == "continuous" and y is not None:
             _warn_if_one_condition(y)
         plan = self.plan
-        sample_y = flow_y(y, plan.map_sharing, plan.condition_dim)
+        sample_y = as_flow_y(y, plan.map_sharing, plan.condition_dim)
         spec = plan.flow_spec(self.seed, self.device)
         parts = []
         with freeing_rotation_pools():

@@ -314,16 +314,10 @@ def plan_vectors(
     allocation : how many particles the flow moves, and their y
     device, n_ranks : where the fit runs
     """
-    mode = parameters.condition_mode
-    if mode == "local":  # a y with continuous columns has not come here
-        fact = "needs continuous columns in y"
-        raise ParameterError("condition_mode", mode, fact, "pass y of shape (n, l)")
     options = parameters.options
     n_columns = rows.X.shape[1]
+    _require_settings_for_y(parameters, allocation)
 
-    if options.shrinkage and isinstance(allocation.moved.y, ContinuousY):
-        fact = "does not work with a continuous y"
-        raise ParameterError("shrinkage", options.shrinkage, fact, "set it to 0")
     condition_kind: ConditionKind = "none"
     condition_dim = 0
     amplifier = 0.0
@@ -333,6 +327,9 @@ def plan_vectors(
         amplifier = parameters.amplifier
 
     frame_kind = choose_frame_kind(parameters.frame, n_columns, n_ranks)
+    n_fresh_particles = choose_n_fresh_particles(
+        allocation.moved.n, frame_kind, n_columns, options.n_axis_steps
+    )
     n_flow_knots = int(options.n_knots)
     if allocation.map_sharing == "shared":
         require_steps_that_see_y(frame_kind, parameters, rows)
@@ -353,12 +350,7 @@ def plan_vectors(
         dtype=rows.dtype,
         n_particles=allocation.kept.n,
         n_moved_particles=allocation.moved.n,
-        n_fresh_particles=choose_n_fresh_particles(
-            allocation.moved.n,
-            frame_kind,
-            n_columns,
-            options.n_axis_steps,
-        ),
+        n_fresh_particles=n_fresh_particles,
         condition_kind=condition_kind,
         condition_dim=condition_dim,
         amplifier=amplifier,
@@ -374,6 +366,20 @@ def plan_vectors(
         draws_per_row=smoothing.draws_per_row,
         batch_size=transport.batch_size if n_ranks == 1 else None,
     )
+
+
+def _require_settings_for_y(
+    parameters: VectorParameters, allocation: ParticleAllocation
+) -> None:
+    """Raise a `ParameterError` for a setting that does not work with the flow's y."""
+    mode = parameters.condition_mode
+    if mode == "local":  # a y with continuous columns has not come here
+        fact = "needs continuous columns in y"
+        raise ParameterError("condition_mode", mode, fact, "pass y of shape (n, l)")
+    shrinkage = parameters.options.shrinkage
+    if shrinkage and isinstance(allocation.moved.y, ContinuousY):
+        fact = "does not work with a continuous y"
+        raise ParameterError("shrinkage", shrinkage, fact, "set it to 0")
 
 
 def uses_local_conditions(
@@ -541,11 +547,11 @@ def choose_n_fresh_particles(
     """Fresh particles to which the model's axis steps in d columns are fitted."""
     if n_axis_steps == 0:
         return 0
-    affordable = MAX_FRESH_PROJECTIONS // max_directions(frame_kind, d)
+    affordable = MAX_FRESH_PROJECTIONS // max_directions_of_fit(frame_kind, d)
     return max(n_moved_particles, min(MAX_FRESH_PARTICLES, affordable))
 
 
-def max_directions(kind: FrameKind, d: int) -> int:
+def max_directions_of_fit(kind: FrameKind, d: int) -> int:
     """The most directions of a step in d columns, by such a frame or along the axes."""
     return max(kind.max_directions(d), d)
 
@@ -599,7 +605,7 @@ def step_bytes(plan: VectorPlan, n_data: int, m: int, m_fresh: int) -> int:
     bytes_per_sorted = 16 + 8 * itemsize
     bytes_per_counted = 3 * itemsize
 
-    h = max_directions(plan.frame_kind, d)
+    h = max_directions_of_fit(plan.frame_kind, d)
     n_projected = m + n_data
     if plan.batch_size is not None:
         n_projected = min(m, plan.batch_size) + min(n_data, plan.batch_size)
@@ -624,7 +630,7 @@ def model_bytes(plan: VectorPlan, m: int) -> int:
     max_knots = m
     if isinstance(plan.transport, HistogramTransport):
         max_knots = min(m, plan.transport.n_bins)
-    h = max_directions(plan.frame_kind, plan.n_columns)
+    h = max_directions_of_fit(plan.frame_kind, plan.n_columns)
     n_flow_knots = min(plan.n_flow_knots, max_knots) * h * plan.n_steps
     axis_knots = min(plan.options.n_knots + 3 * MAX_JUMPS, m)
     n_axis_knots = axis_knots * plan.n_columns * plan.options.n_axis_steps
@@ -643,7 +649,7 @@ def n_projected_values(plan: VectorPlan) -> int:
     if plan.batch_size is not None:
         n_projected = min(plan.n_moved_particles, plan.batch_size)
         n_projected += min(n_data, plan.batch_size)
-    n_directions = max_directions(plan.frame_kind, plan.n_columns)
+    n_directions = max_directions_of_fit(plan.frame_kind, plan.n_columns)
     n_values = n_directions * plan.n_steps * n_projected
     if plan.n_fresh_particles:
         n_replayed = n_directions * plan.n_steps * plan.n_fresh_particles
