@@ -143,9 +143,8 @@ class Checkpoints:
             self.seed = self._last.seed
         self._written_at = 0.0  # the time of the last checkpoint of this run
         self._state = FlowState()  # of the flow that runs
-        self._ctrl_c = (
-            threading.Event()
-        )  # set once Ctrl-C is pressed in `deferring_ctrl_c`
+        # Set once Ctrl-C is pressed in a block of `deferring_ctrl_c`.
+        self._ctrl_c = threading.Event()
 
     @contextmanager
     def deferring_ctrl_c(self) -> Iterator[None]:
