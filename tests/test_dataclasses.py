@@ -22,7 +22,9 @@ def dataclasses_of_the_package():
         if module.name.endswith("__main__"):
             continue
         for value in vars(importlib.import_module(module.name)).values():
-            if isinstance(value, type) and dataclasses.is_dataclass(value):
+            if not isinstance(value, type) or not dataclasses.is_dataclass(value):
+                continue
+            if value.__module__.startswith("sliceflow."):  # not imported ones
                 found.append(value)
     return set(found)
 
