@@ -33,16 +33,16 @@ class Arrived(Exception):
     """The function to which calls are followed was entered."""
 
 
-# A detour that a reader may skip: it chooses the bandwidth by trial, and gives the
-# data. What only it calls is counted, and listed, apart.
-DETOUR = "PlannedVectorFit.training_vectors"
+# Detours that a reader may skip: they choose the bandwidth by trial, and make the data.
+# What only these call is counted, and listed, apart.
+DETOURS = ("PlannedVectorFit.tune", "PlannedVectorFit.training_vectors")
 
 
 class Way(NamedTuple):
-    """The functions on the way, and those that only the detour reaches."""
+    """The functions on the way, and those that only the detours reach."""
 
     direct: list[Function]
-    in_detour: list[Function]
+    in_detours: list[Function]
 
 
 def functions_until(last: str, call: Callable[[], Any]) -> Way:
@@ -58,7 +58,7 @@ def functions_until(last: str, call: Callable[[], Any]) -> Way:
         if hasattr(function, "py_func")
     }
     direct: dict[Function, None] = {}
-    in_detour: dict[Function, None] = {}
+    in_detours: dict[Function, None] = {}
     detours: list[FrameType] = []
 
     def note_call(frame: FrameType, event: str, _: object) -> None:
@@ -73,10 +73,10 @@ def functions_until(last: str, call: Callable[[], Any]) -> Way:
         function = path.relative_to(PACKAGE).as_posix(), code.co_qualname
         if function in compiled:
             return
-        if code.co_qualname == DETOUR:
+        if code.co_qualname in DETOURS:
             detours.append(frame)
         if detours:
-            in_detour[function] = None
+            in_detours[function] = None
         else:
             direct[function] = None
         if code.co_qualname == last:
@@ -87,8 +87,8 @@ def functions_until(last: str, call: Callable[[], Any]) -> Way:
     try:
         call()
     except Arrived:
-        only_in_detour = [name for name in in_detour if name not in direct]
-        return Way(list(direct), only_in_detour)
+        only_there = [name for name in in_detours if name not in direct]
+        return Way(list(direct), only_there)
     finally:
         sys.setprofile(None)
     raise AssertionError(f"{last} was not called")
@@ -110,8 +110,8 @@ def way_of_a_default_fit() -> Way:
 def as_text(way: Way) -> str:
     """The way, one line for each file, in the order of first calls."""
     lines = [f"{_size(way.direct)}", *_lines(way.direct), ""]
-    lines.append(f"{_size(way.in_detour)} that only {DETOUR} reaches")
-    return "\n".join(lines + _lines(way.in_detour))
+    lines.append(f"{_size(way.in_detours)} that only {' and '.join(DETOURS)} reach")
+    return "\n".join(lines + _lines(way.in_detours))
 
 
 def files_of(functions: list[Function]) -> set[str]:

@@ -3,10 +3,10 @@
 `Adapter.read` turns the user's X and y into rows, `Adapter.plan_fit` plans a fit of
 them: a `PlannedFit`, whose `run` does it.
 
-A plan runs no trial: settings that take one stay "auto" in it, and `run` begins with
-choosing them. What is tried depends on the kind of data (docs/architecture.md, "Follow
-a fit"). But to plan a fit of pictures copies them to the device, and may divide them
-into clusters.
+A plan runs no trial: settings that take one stay "auto" in it. `run` begins with
+`tune`, which gives the same fit with a plan in which all settings are chosen. What is
+tried depends on the kind of data (docs/architecture.md, "Follow a fit"). But to plan a
+fit of pictures copies them to the device, and may divide them into clusters.
 
 A planned fit that moves particles has `base.flow_estimator.run_flow` move them, which
 gives a `FlowRun`.
@@ -201,10 +201,16 @@ class PlannedFit(Protocol[RowsT_co, FittedModelT_co, EventT_co, PlanT_co]):
     def seed(self) -> Seed:
         """The seed of the fit."""
 
+    def tune(self, listeners: Sequence[EventListener[EventT_co]]) -> Self:
+        """The same fit, with all settings chosen that the plan has left "auto".
+
+        The listeners may get an event after every trial.
+        """
+
     def run(
         self, listeners: Sequence[EventListener[EventT_co]]
     ) -> FitResult[FittedModelT_co]:
-        """Choose the settings that are still "auto", and run the fit.
+        """Tune the fit, and run it.
 
         The listeners get an event after every step, and may get events of trials.
         """

@@ -89,7 +89,7 @@ class Conditions:
         conditions = cls._of_kind(encoder, y_of_rows)
         if n is not None and len(conditions) != n:
             fact = f"y has {len(conditions)} conditions for {n} {noun}"
-            raise DataError(fact, "pass one for all, or one for each")
+            raise DataError(fact, "pass one for all, not in a list, or one for each")
         return conditions
 
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import (
@@ -163,7 +164,7 @@ class KnownColumns(NamedTuple):
 
 def checked_like_fitted(
     X: Any,
-    estimator_type: type,
+    estimator: object,
     columns: KnownColumns,
     dtypes: Sequence[str] | None = None,
 ) -> NDArray[Any]:
@@ -171,11 +172,11 @@ def checked_like_fitted(
 
     The result has one of the `dtypes`, or that of the columns.
     """
-    # A new one, because it takes the attributes with which scikit-learn compares X.
-    estimator = estimator_type()
-    set_feature_names(estimator, columns.n, columns.names)
+    # A copy, because it takes the attributes with which scikit-learn compares X.
+    compared = copy.copy(estimator)
+    set_feature_names(compared, columns.n, columns.names)
     array = validate_data(
-        estimator,
+        compared,
         X,
         dtype=columns.dtype if dtypes is None else list(dtypes),
         ensure_all_finite=False,

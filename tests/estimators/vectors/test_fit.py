@@ -18,6 +18,7 @@ from sliceflow import SlicedWassersteinFlow, VectorOptions, frames, metrics, tra
 from sliceflow.base.particle_allocation import ParticleAllocation
 from sliceflow.base.ranks import Communicator, Shard
 from sliceflow.engine.random import Seed
+from sliceflow.errors import DataError
 
 ROWS = VectorOptions(smoothing=0)
 QUICK = dict(n_particles=64, n_steps=5, random_state=0, device="cpu")
@@ -223,7 +224,7 @@ def test_a_flow_that_ignores_y_does_not_see_it():
     planned_fit = (
         vectors(amplifier=0).prepare(np.arange(24.0).reshape(12, 2), labels).planned_fit
     )
-    data = planned_fit.training_vectors()
+    data = planned_fit.tune().training_vectors()
     assert planned_fit.allocation.row_y is None
     assert data.y is None
     assert planned_fit.allocation.moved.y is None
@@ -371,7 +372,7 @@ def test_ranks_use_all_points_whatever_the_limit_of_a_step():
     limited, whole = planned_fits
     assert limited.plan.nbytes == whole.plan.nbytes
     assert limited.plan.seconds == whole.plan.seconds
-    stage = limited.flow_spec().stages[0]
+    stage = limited.fit_flow_spec().stages[0]
     assert stage.transport.noise_factors == (
         1 / limited.plan.n_moved_particles + 1 / 500,
     )
@@ -392,3 +393,47 @@ def test_fewer_random_directions_than_columns_do_not_diverge(n_directions, rng):
     assert distances[flow.n_steps - 1] < distances[0] / 5
     correlation = np.corrcoef(flow.sample(1_000, random_state=0).T)[0, 1]
     assert correlation > 0.9
+
+
+class Tagged(SlicedWassersteinFlow):
+    """An estimator of a user's own, whose constructor has a required parameter."""
+
+    def __init__(self, tag, *, n_steps=3, n_particles=200, random_state=0):
+        super().__init__(
+            n_steps=n_steps, n_particles=n_particles, random_state=random_state
+        )
+        self.tag = tag
+
+
+def test_subclasses_may_have_required_parameters(rng):
+    """`score` and `partial_fit` made an estimator without any parameter."""
+    X = rng.normal(size=(60, 2))
+    flow = Tagged("a").fit(X)
+    assert flow.score(X) < 0
+    assert flow.partial_fit(X).plan_.n_rows == 120
+    with pytest.raises(ValueError, match="Tagged is expecting 2 features"):
+        flow.score(X[:, :1])
+
+
+@pytest.mark.parametrize("labeled", [False, True])
+def test_the_model_has_as_many_axis_steps_as_the_particles(rng, labeled):
+    """A listener ended the axis steps of the kept particles, and the model had all."""
+    X = rng.normal(size=(60, 2))
+    y = np.arange(60) % 2 if labeled else None
+    flow = SlicedWassersteinFlow(
+        n_steps=3, n_particles=100, amplifier=math.inf, random_state=0
+    )
+    flow.fit(X, y, listeners=lambda event: event.stage_name == "axis")
+    steps = flow._fitted_model().steps
+    assert [step.stage_index for step in steps] == [0, 0, 0, 1]
+    assert flow.n_iter_ == len(steps)
+
+
+@pytest.mark.parametrize("labeled", [False, True])
+def test_one_condition_in_a_list_is_not_one_for_all(rng, labeled):
+    X = rng.normal(size=(60, 2))
+    y = np.arange(60) % 2 if labeled else X[:, :1]
+    flow = SlicedWassersteinFlow(n_steps=3, n_particles=100).fit(X, y)
+    with pytest.raises(DataError, match="not in a list"):
+        flow.sample(3, y=y[:1])
+    assert flow.sample(3, y=y[0]).shape == (3, 2)

@@ -10,12 +10,16 @@ import torch
 from sklearn.datasets import make_moons
 
 from sliceflow import SlicedWassersteinFlow, VectorOptions, metrics
-from sliceflow.base.ranks import ONE_PROCESS, Shard
+from sliceflow.base.ranks import Shard
 from sliceflow.engine.random import Seed
 from sliceflow.estimators.vectors.smoother import (
+    Smoother,
     are_atoms,
-    fit_smoother,
     spread_evenly,
+)
+from sliceflow.neighbors.smoothing import (
+    choose_smoothing_bandwidth,
+    find_class_neighbors,
 )
 
 RNG = np.random.default_rng(0)
@@ -28,7 +32,7 @@ def moons(n, noise=0.1, seed=0):
 def smooth_rows(x, y=None, h=0.8, times=50, spread_columns=()):
     """The draws of rows for the flow, and for its axis steps."""
     is_spread = torch.isin(torch.arange(x.shape[1]), torch.tensor(spread_columns))
-    smoother = fit_smoother(h, x, y, 20, ONE_PROCESS)
+    smoother = Smoother(h, x, find_class_neighbors(x, y, 20))
     for_flow = smoother.draw_for_flow(times, Seed(0))
     return for_flow, smoother.draw_for_axes(times, Seed(0), is_spread)
 
@@ -164,8 +168,9 @@ def test_a_plan_leaves_the_bandwidth_to_the_fit():
 def test_rows_that_do_not_differ_are_drawn_as_they_are(n_steps):
     """A rank cannot see before the fit that the rows of all ranks are the same."""
     x = torch.full((50, 2), 3.0, dtype=torch.float64)
-    smoother = fit_smoother(None, x, None, 20, ONE_PROCESS)
-    assert smoother.bandwidth == 0
+    neighbors = find_class_neighbors(x, None, 20)
+    assert choose_smoothing_bandwidth(neighbors) == 0
+    smoother = Smoother(0.0, x, neighbors)
     no_column = torch.zeros(2, dtype=torch.bool)
     for draws in (
         smoother.draw_for_flow(4, Seed(0)),
@@ -205,7 +210,7 @@ def test_ranks_share_the_draws_of_all_rows():
     """Each rank has the draws of its rows, with neighbors and scale of all rows."""
     x, y = moons(100)
     flow = smoothed(m=300, n_steps=2)
-    fit = flow.prepare(x, y).planned_fit
+    fit = flow.prepare(x, y).planned_fit.tune()
     whole = fit.training_vectors()
     rows = fit.rows
     clouds = []

@@ -192,7 +192,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent, DensityPl
             columns = KnownColumns.of_rows(self._pending_rows)
         else:
             columns = KnownColumns.of_model(self._fitted_model())
-        return checked_like_fitted(X, type(self), columns, ("float64", "float32"))
+        return checked_like_fitted(X, self, columns, ("float64", "float32"))
 
     def _set_fitted(
         self,

@@ -24,7 +24,7 @@ from sliceflow.base.ranks import Communicator, Shard
 from sliceflow.engine.batches import Batches, DataTarget
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import FlowY, SeparateClassIndices
-from sliceflow.engine.events import FlowListener
+from sliceflow.engine.events import FlowEvent, FlowListener
 from sliceflow.engine.flow import FlowSpec, FlowState, ParticleRng, replay, simulate
 from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.proportions import proportional_indices, y_with_added_particles
@@ -52,8 +52,10 @@ class AxisSteps:
 
     def move_kept_particles(
         self, kept_cloud: Cloud, group: ParticleGroup, run: FlowRun
-    ) -> None:
+    ) -> int:
         """Move the kept particles, in place, by axis steps that are fitted to them.
+
+        Returns the number of steps: a listener may end the stage early.
 
         Parameters
         ----------
@@ -67,17 +69,26 @@ class AxisSteps:
         spec = replace(self.spec, stages=stages)
         state = replace(run.state, model_steps=[])
         self._simulate(spec, kept_cloud, group, state, run.listeners)
+        return state.steps_done - run.state.steps_done
 
     def fit_to_fresh_particles(
-        self, fresh: FreshParticles, flow_steps: Sequence[ModelStep]
+        self,
+        fresh: FreshParticles,
+        flow_steps: Sequence[ModelStep],
+        n_axis_steps: int,
     ) -> list[ModelStep]:
         """Fit axis steps to fresh particles that the flow's model moves first.
 
-        Returns the steps of that model, and then the axis steps.
+        There are `n_axis_steps` of them, as many as the kept particles had. Returns the
+        steps of that model, and then the axis steps.
         """
+
+        def are_done(event: FlowEvent) -> bool:
+            return event.steps_done >= n_axis_steps
+
         replay(self.spec, flow_steps, fresh.cloud, fresh.particle_rng)
         state = FlowState(model_steps=list(flow_steps))
-        self._simulate(self.spec, fresh.cloud, fresh.group, state, listeners=())
+        self._simulate(self.spec, fresh.cloud, fresh.group, state, [are_done])
         return state.model_steps
 
     def _simulate(

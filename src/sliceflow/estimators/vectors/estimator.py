@@ -238,7 +238,7 @@ class SlicedWassersteinFlow(
             columns = KnownColumns.of_rows(self._pending_rows)
         else:
             columns = KnownColumns.of_model(self._fitted_model())
-        return checked_like_fitted(X, type(self), columns)
+        return checked_like_fitted(X, self, columns)
 
     def _standardized_points(self, X: Any) -> Tensor:
         rows = as_rows(X, self._validate_like_fitted)

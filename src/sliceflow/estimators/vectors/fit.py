@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from sliceflow.base.checkpoints import Checkpoints
+from sliceflow.base.checkpoints import Checkpoints, FlowRun
 from sliceflow.base.distributed import across_ranks
 from sliceflow.base.flow_estimator import (
     choose_n_particles,
@@ -34,11 +34,7 @@ from sliceflow.engine.batches import (
     make_weighted_batches,
 )
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.encoded_y import (
-    FlowY,
-    SeparateClassIndices,
-    separate_classes_or_none,
-)
+from sliceflow.engine.encoded_y import FlowY, SeparateClassIndices
 from sliceflow.engine.events import FlowListener, History
 from sliceflow.engine.flow import FlowSpec, ParticleRng, resolve_map_sharing
 from sliceflow.engine.labels import as_array
@@ -59,13 +55,14 @@ from sliceflow.estimators.vectors.plan import (
     plan_vectors,
     uses_local_conditions,
 )
-from sliceflow.estimators.vectors.smoother import fit_smoother
+from sliceflow.estimators.vectors.smoother import Smoother
 from sliceflow.estimators.vectors.training_vectors import (
+    ScaledVectors,
     TrainingVectors,
-    scalers_of_classes,
 )
-from sliceflow.estimators.vectors.units import ColumnScaler, transform_by_class
+from sliceflow.estimators.vectors.units import ColumnScaler
 from sliceflow.metrics.copying import evidence_of_copying
+from sliceflow.neighbors.smoothing import choose_smoothing_bandwidth
 
 
 @dataclass(frozen=True)
@@ -122,7 +119,16 @@ class VectorAdapter:
         )
         plan = plan_vectors(rows, parameters, allocation, self.device, n_ranks)
         self._require_memory(plan, len(rows.X))
-        return PlannedVectorFit(plan, rows, seed, self.ranks, self.device, allocation)
+        scaled_vectors = ScaledVectors(
+            rows,
+            allocation.row_y,
+            self.ranks,
+            standardize=plan.standardize,
+            n_neighbors=plan.options.n_neighbors,
+        )
+        return PlannedVectorFit(
+            plan, rows, seed, self.ranks, self.device, allocation, scaled_vectors
+        )
 
     def _allocate_particles(
         self, conditions: Conditions | None, n_particles: int, seed: Seed
@@ -185,6 +191,7 @@ class PlannedVectorFit:
     ranks: Communicator
     device: torch.device
     allocation: ParticleAllocation
+    scaled_vectors: ScaledVectors  # the rows in the flow's units
     checkpoints: Checkpoints | None = None
 
     def with_checkpoints(self, checkpoints: Checkpoints) -> PlannedVectorFit:
@@ -197,60 +204,79 @@ class PlannedVectorFit:
         The flow goes on where a checkpoint ended, if there is one. Its steps move
         particles along all directions, and axis steps then along each column.
         """
-        allocation = self.allocation
-        data = self.training_vectors()
-        own_particles = allocation.moved.own_part(self.ranks, self.device)
+        return self.tune(listeners)._run_tuned(listeners)
+
+    def tune(self, listeners: Sequence[FlowListener] = ()) -> PlannedVectorFit:
+        """This fit with the bandwidth chosen, if it is "auto".
+
+        All other settings are those of the plan. Listeners get no events.
+        """
+        if self.plan.bandwidth is not None:
+            return self
+        bandwidth = choose_smoothing_bandwidth(self.scaled_vectors.neighbors)
+        bandwidth = self.ranks.broadcast(bandwidth)
+        return replace(self, plan=replace(self.plan, bandwidth=bandwidth))
+
+    def _run_tuned(self, listeners: Sequence[FlowListener]) -> FitResult[FittedVectors]:
+        """Move the particles onto the data, and make their columns exact."""
+        training = self.training_vectors()
+        with resumable_by(self.checkpoints):
+            run = self._run_flow(training, listeners)
+            kept_cloud, model_steps = self._run_axis_steps(training, run)
+            return self._result(kept_cloud, model_steps, run.history)
+
+    def _run_flow(
+        self, training: TrainingVectors, listeners: Sequence[FlowListener]
+    ) -> FlowRun:
+        """Move particles from random places along all directions."""
+        own_particles = self.allocation.moved.own_part(self.ranks, self.device)
         particle_rng = ParticleRng(
             self.seed.child("particles"), own_particles.shard.first
         )
-        particles = self.initial_particles(own_particles, particle_rng)
-        with resumable_by(self.checkpoints):
-            run = run_flow(
-                self.flow_spec(),
-                particles,
-                self.target(data),
-                particle_rng,
-                stage_indices=self.plan.flow_stage_indices,
-                listeners=listeners,
-                ranks=self.ranks,
-                checkpoints=self.checkpoints,
-            )
-            kept_cloud = allocation.kept_cloud(particles.x, self.ranks)
-            model_steps = run.state.model_steps
-            if self.plan.axis_stage_indices:
-                axis_steps = self.make_axis_steps(data)
-                axis_steps.move_kept_particles(kept_cloud, allocation.kept, run)
-                fresh = FreshParticles.draw(
-                    self.plan, allocation.row_y, self.seed, self.ranks, self.device
-                )
-                model_steps = axis_steps.fit_to_fresh_particles(fresh, model_steps)
-            return self._result(data, kept_cloud, model_steps, run.history)
+        return run_flow(
+            self.fit_flow_spec(),
+            self.initial_particles(own_particles, particle_rng),
+            self.target(training),
+            particle_rng,
+            stage_indices=self.plan.flow_stage_indices,
+            listeners=listeners,
+            ranks=self.ranks,
+            checkpoints=self.checkpoints,
+        )
+
+    def _run_axis_steps(
+        self, training: TrainingVectors, run: FlowRun
+    ) -> tuple[Cloud, list[ModelStep]]:
+        """The kept particles of this rank and the model's steps, after axis steps.
+
+        Both are those of the flow if there are no axis steps.
+        """
+        allocation = self.allocation
+        kept_cloud = allocation.kept_cloud(run.particles.x, self.ranks)
+        if not self.plan.axis_stage_indices:
+            return kept_cloud, run.state.model_steps
+        axis_steps = self.make_axis_steps(training)
+        n_axis_steps = axis_steps.move_kept_particles(kept_cloud, allocation.kept, run)
+        fresh = FreshParticles.draw(
+            self.plan, allocation.row_y, self.seed, self.ranks, self.device
+        )
+        model_steps = axis_steps.fit_to_fresh_particles(
+            fresh, run.state.model_steps, n_axis_steps
+        )
+        return kept_cloud, model_steps
 
     def training_vectors(self) -> TrainingVectors:
-        """The data of the fit: the rows in the flow's units, or draws along them.
-
-        How far these are spread is chosen here, by trial, if it is "auto".
-        """
+        """The data of a tuned fit: the rows in the flow's units, or draws of them."""
         plan = self.plan
-        row_y = self.allocation.row_y
-        scalers_by_class = scalers_of_classes(
-            self.rows, row_y, plan.standardize, self.ranks
-        )
-        scaled_rows = transform_by_class(
-            scalers_by_class, self.rows.X, separate_classes_or_none(row_y)
-        )
+        assert plan.bandwidth is not None, "a tuned fit has a bandwidth"
+        scaled_vectors = self.scaled_vectors
         smoother = None
-        if plan.bandwidth != 0:
-            smoother = fit_smoother(
-                plan.bandwidth,
-                self.ranks.all_gather_rows(scaled_rows),
-                row_y,
-                plan.options.n_neighbors,
-                self.ranks,
+        if plan.bandwidth > 0 or plan.draws_per_row > 1:
+            smoother = Smoother(
+                plan.bandwidth, scaled_vectors.all_rows, scaled_vectors.neighbors
             )
         return TrainingVectors(
-            scalers_by_class=scalers_by_class,
-            scaled_rows=scaled_rows,
+            scaled_vectors=scaled_vectors,
             smoother=smoother,
             draws_per_row=plan.draws_per_row,
             y=self.data_y,
@@ -283,7 +309,7 @@ class PlannedVectorFit:
         particle_rng.fill(x, "start")
         return Cloud(x, own_particles.y)
 
-    def flow_spec(self) -> FlowSpec:
+    def fit_flow_spec(self) -> FlowSpec:
         """The flow as it is fitted: maps are shrunk, and solved for on all ranks."""
         plan = self.plan
         spec = plan.flow_spec(self.seed, self.device)
@@ -302,22 +328,22 @@ class PlannedVectorFit:
             spec = across_ranks(spec, self.ranks)
         return spec
 
-    def target(self, data: TrainingVectors) -> DataTarget:
+    def target(self, training: TrainingVectors) -> DataTarget:
         """What the particles move onto: rows are drawn when the first step begins."""
         return DataTarget(
-            load_data=lambda step: data.flow_cloud(),
+            load_data=lambda step: training.flow_cloud(),
             make_batches=lambda: self._make_batches(
                 self.allocation.moved, self.plan.batch_size
             ),
         )
 
-    def make_axis_steps(self, data: TrainingVectors) -> AxisSteps:
+    def make_axis_steps(self, training: TrainingVectors) -> AxisSteps:
         """The axis steps of the flow, on all ranks. Their data are drawn here."""
         spec = self.plan.flow_spec(self.seed, self.device)
         return AxisSteps(
             across_ranks(spec, self.ranks),
             self.plan.axis_stage_indices,
-            data.axis_cloud(),
+            training.axis_cloud(),
             make_batches=partial(
                 self._make_batches, batch_size=AXIS_TRANSPORT.batch_size
             ),
@@ -349,32 +375,27 @@ class PlannedVectorFit:
         )
 
     def _result(
-        self,
-        data: TrainingVectors,
-        kept: Cloud,
-        model_steps: Sequence[ModelStep],
-        history: History,
+        self, kept: Cloud, model_steps: Sequence[ModelStep], history: History
     ) -> FitResult[FittedVectors]:
         """Assemble the model, and this rank's part of the kept particles."""
-        model = self._fitted_vectors(data, model_steps)
+        model = self._fitted_vectors(model_steps)
         X = model.in_users_form(model.rows_in_users_units(kept.x, kept.y))
         y = self.allocation.kept_user_y
         if y is not None:
             y = self.ranks.own_rows(y)
-        warning = self._copy_warning(data, kept)
+        warning = self._copy_warning(kept)
         return FitResult(model, history.as_columns(), warning, ParticleResult(X, y))
 
-    def _fitted_vectors(
-        self, data: TrainingVectors, model_steps: Sequence[ModelStep]
-    ) -> FittedVectors:
-        """Make the fitted model of its steps. Its plan has the bandwidth."""
-        scaler = data.scalers_by_class[0]
+    def _fitted_vectors(self, model_steps: Sequence[ModelStep]) -> FittedVectors:
+        """Make the fitted model of its steps."""
+        scalers_by_class = self.scaled_vectors.scalers_by_class
+        scaler = scalers_by_class[0]
         class_scalers: tuple[ColumnScaler, ...] = ()
         if self.plan.n_separate_classes:
             scaler = ColumnScaler.from_data(self.rows.X, self.plan.standardize)
-            class_scalers = data.scalers_by_class
+            class_scalers = scalers_by_class
         return FittedVectors(
-            plan=replace(self.plan, bandwidth=data.bandwidth),
+            plan=self.plan,
             seed=self.seed,
             scaler=scaler,
             class_scalers=class_scalers,
@@ -385,24 +406,25 @@ class PlannedVectorFit:
             device=self.device,
         )
 
-    def _copy_warning(self, data: TrainingVectors, kept: Cloud) -> CopyWarning | None:
+    def _copy_warning(self, kept: Cloud) -> CopyWarning | None:
         """A warning if the kept particles copy rows, else None.
 
         On several ranks, none has all rows: they are not compared.
         """
         if self.ranks.size > 1:
             return None
-        pairs = [(data.scaled_rows, kept.x.T)]
+        scaled_rows = self.scaled_vectors.own_rows
+        pairs = [(scaled_rows, kept.x.T)]
         row_y = self.allocation.row_y
         if isinstance(row_y, SeparateClassIndices) and kept.y is not None:
             pairs = []
             for c in range(row_y.n_classes):
-                rows_of_class = data.scaled_rows[row_y.values == c]
+                rows_of_class = scaled_rows[row_y.values == c]
                 kept_of_class = kept.x[:, kept.y.values == c]
                 pairs.append((rows_of_class, kept_of_class.T))
         evidence = evidence_of_copying(pairs)
         if not evidence:
             return None
-        more = f"more smoothing than {data.bandwidth:.2g} (VectorOptions)"
+        more = f"more smoothing than {self.plan.bandwidth:.2g} (VectorOptions)"
         hint = f"{more}, or fewer n_steps, help"
         return CopyWarning(f"the particles copy rows of X ({evidence}); {hint}")

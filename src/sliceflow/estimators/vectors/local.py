@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -177,6 +178,7 @@ class PlannedLocalVectorFit:
     device: torch.device
     # Parameters that the user has set, and that only a flow reads.
     ignored: tuple[str, ...] = ()
+    samplers: tuple[LocalSampler, ...] = ()  # of a tuned fit; see `FittedLocalVectors`
     ranks: Communicator = ONE_PROCESS  # one process has all rows
 
     @classmethod
@@ -218,7 +220,27 @@ class PlannedLocalVectorFit:
         Particles are samples at conditions of rows, each row's as often as any other's.
         There are no steps, so listeners get no events.
         """
-        fitted = self.fit_samplers()
+        return self.tune(listeners)._run_tuned()
+
+    def tune(self, listeners: Sequence[FlowListener] = ()) -> PlannedLocalVectorFit:
+        """This fit with the samplers that are likeliest for rows left out.
+
+        Trials choose their settings. Nothing else is fitted: the rows are the model.
+        Listeners get no events.
+        """
+        parts = _parts(self.rows, self._scaler)
+        samplers = tuple(fit_local_sampler(x, y) for x, y in parts)
+        largest = max(samplers, key=lambda sampler: len(sampler.x))
+        plan = replace(
+            self.plan,
+            n_local_neighbors=largest.settings.n_neighbors,
+            distance_description=largest.description,
+        )
+        return replace(self, plan=plan, samplers=samplers)
+
+    def _run_tuned(self) -> FitResult[FittedLocalVectors]:
+        """Draw the particles, and give the model."""
+        fitted = self._fitted_vectors()
         conditions = self.rows.conditions
         assert conditions is not None, "local conditions need y"
         indices = balanced_indices(
@@ -242,26 +264,21 @@ class PlannedLocalVectorFit:
             "leave out what has none, or set condition_mode='joint'",
         )
 
-    def fit_samplers(self) -> FittedLocalVectors:
-        """The fitted model, with the settings that are likeliest for rows left out.
+    @cached_property
+    def _scaler(self) -> ColumnScaler:
+        """The units in which distances between rows are measured."""
+        return ColumnScaler.from_data(self.rows.X, self.plan.standardize)
 
-        Trials choose them. Nothing else is fitted: the rows are the model.
-        """
+    def _fitted_vectors(self) -> FittedLocalVectors:
+        """The fitted model of a tuned fit."""
         rows = self.rows
-        scaler = ColumnScaler.from_data(rows.X, self.plan.standardize)
-        samplers = tuple(fit_local_sampler(x, y) for x, y in _parts(rows, scaler))
-        largest = max(samplers, key=lambda sampler: len(sampler.x))
         return FittedLocalVectors(
-            plan=replace(
-                self.plan,
-                n_local_neighbors=largest.settings.n_neighbors,
-                distance_description=largest.description,
-            ),
-            scaler=scaler,
+            plan=self.plan,
+            scaler=self._scaler,
             conditions=rows.conditions,
             names=rows.names,
             tensor_device=rows.tensor_device,
-            settings=tuple(sampler.settings for sampler in samplers),
-            samplers=samplers,
+            settings=tuple(sampler.settings for sampler in self.samplers),
+            samplers=self.samplers,
             device=self.device,
         )

@@ -1,7 +1,7 @@
 """The plan of a fit of vectors: all parameters, and what "auto" means for the rows.
 
-Only how far rows are spread is chosen later, by `PlannedVectorFit.training_vectors`,
-because that takes a search for neighbors. What a fit costs stands at the end.
+Only how far rows are spread is chosen later, by `PlannedVectorFit.tune`, with which a
+fit begins: that takes a search for neighbors. What a fit costs stands at the end.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 `sliceflow.neighbors.smoothing` makes the draws and chooses how far they spread. This
 module decides what the axis steps see of them. A plan says whether rows are smoothed at
-all (`plan.choose_smoothing`). The search for neighbors, which takes longer, is the
-first thing that the fit does (`fit_smoother`).
+all (`plan.choose_smoothing`), and `PlannedVectorFit.tune` chooses how far.
 """
 
 from __future__ import annotations
@@ -15,14 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sliceflow.base.ranks import Communicator
-from sliceflow.engine.encoded_y import FlowY
 from sliceflow.engine.random import Seed
-from sliceflow.neighbors.smoothing import (
-    ClassNeighbors,
-    choose_smoothing_bandwidth,
-    find_class_neighbors,
-)
+from sliceflow.neighbors.smoothing import ClassNeighbors
 
 # √n times the largest difference of two distribution functions that is exceeded by
 # chance once in twenty: Kolmogorov's test.
@@ -71,24 +64,6 @@ class Smoother:
             draws = torch.where(is_spread, spread, draws)
             draws_of_all[group.indices] = draws.to(draws_of_all.dtype)
         return draws_of_all.flatten(0, 1)
-
-
-def fit_smoother(
-    bandwidth: float | None,
-    rows: Tensor,
-    y: FlowY | None,
-    n_neighbors: int,
-    ranks: Communicator,
-) -> Smoother:
-    """Find the neighbors of rows (n, d), and choose the bandwidth if it is None.
-
-    The rows and `y` are those of all ranks. The bandwidth is 0 if no rows of a class
-    differ: draws then equal the rows.
-    """
-    groups = find_class_neighbors(rows, y, n_neighbors)
-    if bandwidth is None:
-        bandwidth = ranks.broadcast(choose_smoothing_bandwidth(groups))
-    return Smoother(float(bandwidth), rows, groups)
 
 
 def _in_range_of_rows(draws: Tensor, x: Tensor, atoms: Tensor) -> Tensor:

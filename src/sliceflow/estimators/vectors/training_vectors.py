@@ -1,13 +1,15 @@
 """The data of a fit of vectors: its rows in the flow's units, or draws along them.
 
-`PlannedVectorFit.training_vectors` makes them, and chooses how far the draws are
-spread. The draws are made only when a step needs data, and those for the axis
-steps when these begin. So memory holds the data of one stage at a time.
+`ScaledVectors` are the rows, with their neighbors, along which `TrainingVectors` draws
+more. Both are made when they are needed. Draws are made only when a step needs data,
+and those for the axis steps when these begin. So memory holds the data of one stage at
+a time.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -16,10 +18,66 @@ from torch import Tensor
 from sliceflow.base.ranks import Communicator, Shard
 from sliceflow.base.vector_rows import VectorRows
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.encoded_y import FlowY, SeparateClassIndices
+from sliceflow.engine.encoded_y import (
+    FlowY,
+    SeparateClassIndices,
+    separate_classes_or_none,
+)
 from sliceflow.engine.random import Seed
 from sliceflow.estimators.vectors.smoother import Smoother
-from sliceflow.estimators.vectors.units import ColumnScaler, as_cloud
+from sliceflow.estimators.vectors.units import (
+    ColumnScaler,
+    as_cloud,
+    transform_by_class,
+)
+from sliceflow.neighbors.smoothing import ClassNeighbors, find_class_neighbors
+
+
+@dataclass(frozen=True, eq=False)
+class ScaledVectors:
+    """The rows of a fit in the units in which particles move, and their neighbors."""
+
+    rows: VectorRows  # in the user's units
+    row_y: FlowY | None  # of the rows of all ranks; None if the flow ignores it
+    ranks: Communicator
+    standardize: bool
+    n_neighbors: int  # k, those of a row, itself among them
+
+    @cached_property
+    def scalers_by_class(self) -> tuple[ColumnScaler, ...]:
+        """The flow's units: one scaler for all rows, or one for each class.
+
+        Classes with separate maps may have very different scales: the flow starts from
+        N(0, I), and would hardly resolve a class that is much narrower than the others.
+        """
+        X = self.rows.X
+        row_y = self.row_y
+        if not isinstance(row_y, SeparateClassIndices):
+            n = self.rows.n_all_rows
+            return (ColumnScaler.from_data(X, self.standardize, self.ranks, n),)
+        scalers_by_class = []
+        for c in range(row_y.n_classes):
+            is_of_class = (row_y.values == c).numpy()
+            scaler = ColumnScaler.from_data(X[is_of_class], self.standardize)
+            scalers_by_class.append(scaler)
+        return tuple(scalers_by_class)
+
+    @cached_property
+    def own_rows(self) -> Tensor:
+        """This rank's rows (n, d) in the flow's units."""
+        return transform_by_class(
+            self.scalers_by_class, self.rows.X, separate_classes_or_none(self.row_y)
+        )
+
+    @cached_property
+    def all_rows(self) -> Tensor:
+        """The rows (n, d) of all ranks in the flow's units."""
+        return self.ranks.all_gather_rows(self.own_rows)
+
+    @cached_property
+    def neighbors(self) -> list[ClassNeighbors]:
+        """The rows of each class with their nearest rows."""
+        return find_class_neighbors(self.all_rows, self.row_y, self.n_neighbors)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -28,8 +86,7 @@ class TrainingVectors:
 
     Attributes
     ----------
-    scalers_by_class : the flow's units, see `scalers_of_classes`
-    scaled_rows : (n, d), this rank's rows in these units
+    scaled_vectors : the rows in the flow's units
     smoother : draws around the rows of all ranks; None to fit the rows themselves
     draws_per_row : how often each row is drawn; 1 for the rows themselves
     y : of the data of all ranks; None if the flow ignores it
@@ -38,8 +95,7 @@ class TrainingVectors:
     device : where the flow runs
     """
 
-    scalers_by_class: tuple[ColumnScaler, ...]
-    scaled_rows: Tensor
+    scaled_vectors: ScaledVectors
     smoother: Smoother | None
     draws_per_row: int
     y: FlowY | None
@@ -47,25 +103,20 @@ class TrainingVectors:
     seed: Seed
     device: torch.device
 
-    @property
-    def bandwidth(self) -> float:
-        """How far rows are spread; 0 for the rows themselves."""
-        if self.smoother is None:
-            return 0.0
-        return self.smoother.bandwidth
-
     def flow_cloud(self) -> Cloud:
         """This rank's data for the steps of the flow."""
         if self.smoother is None:
-            return self._cloud(self.scaled_rows)
+            return self._cloud(self.scaled_vectors.own_rows)
         draws = self.smoother.draw_for_flow(self.draws_per_row, self.seed)
         return self._cloud(draws[self.shard.slice])
 
     def axis_cloud(self) -> Cloud:
         """This rank's data for the axis steps; see `Smoother.draw_for_axes`."""
         if self.smoother is None:
-            return self._cloud(self.scaled_rows)
-        heavy_tails = [scaler.heavy_tailed for scaler in self.scalers_by_class]
+            return self._cloud(self.scaled_vectors.own_rows)
+        heavy_tails = [
+            scaler.heavy_tailed for scaler in self.scaled_vectors.scalers_by_class
+        ]
         spread_columns = torch.from_numpy(np.any(heavy_tails, axis=0))
         draws = self.smoother.draw_for_axes(
             self.draws_per_row, self.seed, spread_columns
@@ -78,21 +129,3 @@ class TrainingVectors:
         if self.y is not None:
             y = self.y.take(self.shard.slice)
         return as_cloud(rows, y, self.device)
-
-
-def scalers_of_classes(
-    rows: VectorRows, row_y: FlowY | None, standardize: bool, ranks: Communicator
-) -> tuple[ColumnScaler, ...]:
-    """The units in which particles move: one for all rows, or one for each class.
-
-    Classes may have very different scales: the flow starts from N(0, I), and would
-    hardly resolve a class that is much narrower than the others.
-    """
-    X = rows.X
-    if not isinstance(row_y, SeparateClassIndices):
-        return (ColumnScaler.from_data(X, standardize, ranks, rows.n_all_rows),)
-    scalers_by_class = []
-    for c in range(row_y.n_classes):
-        is_of_class = (row_y.values == c).numpy()
-        scalers_by_class.append(ColumnScaler.from_data(X[is_of_class], standardize))
-    return tuple(scalers_by_class)
