@@ -34,7 +34,7 @@ from sliceflow.base.protocols import (
 )
 from sliceflow.base.ranks import ONE_PROCESS, Communicator
 from sliceflow.base.removal import remove_rows
-from sliceflow.base.saving import FitRecord, SavableHistory, SavedHistory, save
+from sliceflow.base.saving import FitRecord, SavedHistory, StorableHistory, save
 from sliceflow.devices import require_memory
 from sliceflow.engine.events import (
     ClosableListener,
@@ -119,7 +119,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
     """
 
     _saved_types: tuple[type[StorableModel] | UnionType, type[RowsT]]
-    _history_type: type[SavableHistory] = SavedHistory
+    _history_type: type[StorableHistory] = SavedHistory
     _options_type: type[Options] | None = None  # of the parameter `options`
     # Parameters that every subclass has; its constructor sets them.
     random_state: RandomStateLike

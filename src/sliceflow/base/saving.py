@@ -74,7 +74,7 @@ class FitRecord(Generic[RowsT, FittedModelT]):
     rows: RowsT | None = None  # the training rows, if the model has them
 
 
-class SavableHistory(Protocol):
+class StorableHistory(Protocol):
     """What a file holds of the history of a fit: a dataclass."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
@@ -122,7 +122,7 @@ class _SavedEstimator(Generic[RowsT]):
     parameters: object  # those of the constructor, in a dataclass
     seed: Seed
     model: StorableModel
-    history: SavableHistory
+    history: StorableHistory
     rows: RowsT | None
     particles: FlowRows | None  # of a flow, if they were saved
 

@@ -145,6 +145,13 @@ class Cloud:
     x: Tensor
     y: FlowY | None = None
 
+    @classmethod
+    def from_rows(cls, rows: Tensor, y: FlowY | None, device: torch.device) -> Cloud:
+        """Rows (n, d) and their y as points, which are columns, on the device."""
+        if y is not None:
+            y = y.to(device)
+        return cls(rows.to(device).T.contiguous(), y)
+
     @property
     def class_slices(self) -> ClassSlices | None:
         """The points of each class, if each class has its own maps; else None.

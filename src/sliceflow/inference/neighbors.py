@@ -11,7 +11,7 @@ from torch import Tensor
 from sliceflow.arrays import Floats, Mask, chunks
 from sliceflow.engine.random import Seed
 from sliceflow.engine.y_encoders import ContinuousEncoder
-from sliceflow.estimators.vectors.units import ColumnScaler
+from sliceflow.estimators.vectors.scaling import ColumnScaler
 from sliceflow.neighbors.local import LocalSampler, fit_local_sampler
 
 __all__ = ["NeighborSampler", "fit_neighbor_sampler"]

@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from sliceflow import SlicedWassersteinFlow, load
-from sliceflow.estimators.vectors.units import ColumnScaler
+from sliceflow.estimators.vectors.scaling import ColumnScaler
 
 HEAVY = {
     "normal": lambda rng: rng.normal(size=2000),

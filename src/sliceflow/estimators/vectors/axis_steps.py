@@ -30,7 +30,6 @@ from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.proportions import proportional_indices, y_with_added_particles
 from sliceflow.engine.random import Seed
 from sliceflow.estimators.vectors.plan import VectorPlan
-from sliceflow.estimators.vectors.units import as_cloud
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,7 +159,7 @@ class FreshParticles:
         own = group.own_part(ranks)
         starts = seed.child("start")
         rows = sobol_normal(own.shard, plan.n_columns, starts)
-        cloud = as_cloud(rows.to(plan.torch_dtype), own.y, device)
+        cloud = Cloud.from_rows(rows.to(plan.torch_dtype), own.y, device)
         return cls(cloud, group, ParticleRng(seed.child("particles"), own.shard.first))
 
 

@@ -55,12 +55,12 @@ from sliceflow.estimators.vectors.plan import (
     plan_vectors,
     uses_local_conditions,
 )
+from sliceflow.estimators.vectors.scaling import ColumnScaler
 from sliceflow.estimators.vectors.smoother import Smoother
 from sliceflow.estimators.vectors.training_vectors import (
     ScaledVectors,
     TrainingVectors,
 )
-from sliceflow.estimators.vectors.units import ColumnScaler
 from sliceflow.metrics.copying import evidence_of_copying
 from sliceflow.neighbors.smoothing import choose_smoothing_bandwidth
 

@@ -20,6 +20,7 @@ from sliceflow.base.saved_steps import (
 )
 from sliceflow.base.vector_rows import VectorArray, in_users_form
 from sliceflow.engine import frames
+from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import EncodedY, FlowY, separate_classes_or_none
 from sliceflow.engine.flow import FlowSpec, ParticleRng, as_flow_y, replay
 from sliceflow.engine.frames import frame_bytes
@@ -29,9 +30,8 @@ from sliceflow.engine.rotations import freeing_rotation_pools
 from sliceflow.engine.y_encoders import MixedEncoder
 from sliceflow.errors import DataWarning, warn_user
 from sliceflow.estimators.vectors.plan import BaseVectorPlan, VectorPlan
-from sliceflow.estimators.vectors.units import (
+from sliceflow.estimators.vectors.scaling import (
     ColumnScaler,
-    as_cloud,
     inverse_transform_by_class,
 )
 from sliceflow.saved_types import Label
@@ -218,7 +218,7 @@ class FittedVectors(BaseFittedVectors):
     ) -> Tensor:
         """n samples (n, d) of the flow, in the user's units."""
         x = torch.empty((n, self.plan.n_columns), dtype=self.plan.torch_dtype)
-        cloud = as_cloud(x, y, self.device)
+        cloud = Cloud.from_rows(x, y, self.device)
         particle_rng.fill(cloud.x, "start")
         replay(spec, self.steps, cloud, particle_rng)
         return self.rows_in_users_units(cloud.x, y)

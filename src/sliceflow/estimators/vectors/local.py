@@ -26,7 +26,7 @@ from sliceflow.errors import DataWarning
 from sliceflow.estimators.vectors.fitted import BaseFittedVectors
 from sliceflow.estimators.vectors.parameters import VectorParameters
 from sliceflow.estimators.vectors.plan import BaseVectorPlan
-from sliceflow.estimators.vectors.units import ColumnScaler
+from sliceflow.estimators.vectors.scaling import ColumnScaler
 from sliceflow.neighbors.local import (
     LocalSampler,
     LocalSettings,

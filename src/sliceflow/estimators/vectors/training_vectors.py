@@ -24,12 +24,11 @@ from sliceflow.engine.encoded_y import (
     separate_classes_or_none,
 )
 from sliceflow.engine.random import Seed
-from sliceflow.estimators.vectors.smoother import Smoother
-from sliceflow.estimators.vectors.units import (
+from sliceflow.estimators.vectors.scaling import (
     ColumnScaler,
-    as_cloud,
     transform_by_class,
 )
+from sliceflow.estimators.vectors.smoother import Smoother
 from sliceflow.neighbors.smoothing import ClassNeighbors, find_class_neighbors
 
 
@@ -128,4 +127,4 @@ class TrainingVectors:
         y = None
         if self.y is not None:
             y = self.y.take(self.shard.slice)
-        return as_cloud(rows, y, self.device)
+        return Cloud.from_rows(rows, y, self.device)

@@ -1,4 +1,4 @@
-"""The flow's units of vectors, and vectors as clouds."""
+"""The units in which vectors move: columns of mean 0 and standard deviation 1."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from torch import Tensor
 
 from sliceflow.arrays import Floats, Mask
 from sliceflow.base.ranks import ONE_PROCESS, Communicator
-from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.encoded_y import ClassIndices, FlowY
+from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.errors import DataError
 from sliceflow.neighbors.features import heavy_tail
 from sliceflow.saved_types import ArraySpec
@@ -28,9 +27,9 @@ _MAX_SINH = 700.0
 
 @dataclass(frozen=True, eq=False)
 class ColumnScaler:
-    """The flow's units of columns: (g(x) − shift)/scale.
+    """Scales columns to mean 0 and standard deviation 1: (g(x) − shift)/scale.
 
-    Columns then have mean 0 and standard deviation 1. g compresses a heavy-tailed
+    These are the flow's units. g compresses a heavy-tailed
     column, or most of its values would lie in a few bins of a histogram:
     g(x) = asinh((x − tail_center)/tail_scale), with the column's median and the median
     distance from it. A `tail_scale` of 0 marks all other columns, where g(x) = x.
@@ -140,13 +139,6 @@ def inverse_transform_by_class(
         is_of_class = (y.values == c).to(scaled_rows.device)
         rows[is_of_class] = scaler_of_class.inverse_transform(scaled_rows[is_of_class])
     return rows
-
-
-def as_cloud(rows: Tensor, y: FlowY | None, device: torch.device) -> Cloud:
-    """Rows (n, d) and their y in the engine's layout: columns, on the device."""
-    if y is not None:
-        y = y.to(device)
-    return Cloud(rows.to(device).T.contiguous(), y)
 
 
 def _compress_tails(
