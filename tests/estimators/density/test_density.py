@@ -602,6 +602,20 @@ def test_whole_numbers_are_spread_and_their_density_is_their_probability(rng):
     assert mean == pytest.approx(math.log(1 / 6), abs=0.15)
 
 
+class SlicedDensityWithASeed(SlicedDensity):
+    """A subclass that has fewer parameters than `SlicedDensity`."""
+
+    def __init__(self, *, random_state=None):
+        super().__init__(
+            n_steps=2, penalty=1, n_components=1, random_state=random_state
+        )
+
+
+def test_a_subclass_may_have_fewer_parameters(moons):
+    density = SlicedDensityWithASeed(random_state=0).fit(moons[0])
+    assert np.isfinite(density.score(moons[0]))
+
+
 def test_bad_bounds_and_rows_beyond_them_are_refused(rng):
     X = rng.uniform(size=(50, 2))
     with pytest.raises(ParameterError, match="bounds=5 is not a pair of bounds"):
