@@ -24,7 +24,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError, DataWarning, ParameterError
 from sliceflow.estimators.density import fit, settings_search
 from sliceflow.estimators.density.mixture import MixtureMap
-from sliceflow.estimators.density.plan import TunedClass
+from sliceflow.estimators.density.plan import TunedClassPlan
 from sliceflow.estimators.density.progress import (
     DensityTrialEvent,
     ExpectedPhases,
@@ -387,7 +387,7 @@ def test_the_plan_of_a_fit_has_all_settings(rng):
     assert (planned.n_steps, planned.penalty) == ("auto", 100.0)
     heard = []
     fitted = density.fit(density.prepare(X), listeners=heard.append).plan_.classes[0]
-    assert isinstance(fitted, TunedClass)
+    assert isinstance(fitted, TunedClassPlan)
     assert "auto" not in str(density.plan_)
     n_trials = sum(isinstance(event, DensityTrialEvent) for event in heard)
     assert fitted.n_trial_steps == n_trials
