@@ -115,7 +115,10 @@ class ColumnModel:
         return float(self.sampler.tree.residual_impurity * share_drawn)
 
     def draw(
-        self, partly_drawn: PartlyDrawnRows, rng: np.random.Generator, clip: bool = True
+        self,
+        partly_drawn: PartlyDrawnRows,
+        rng: np.random.Generator,
+        outside_as_undrawn: bool = False,
     ) -> LevelPositions:
         """Positions (m, 1) of new cells for m partly drawn rows, as a `ChainStep`.
 
@@ -137,7 +140,7 @@ class ColumnModel:
             self.sampler,
             value_prediction=value_prediction,
             rng=rng,
-            clip=clip,
+            outside_as_undrawn=outside_as_undrawn,
         )
         is_settled = np.full(len(partly_drawn), False)
         sources = None
@@ -178,7 +181,7 @@ class ColumnModel:
             copied = self.column.grid.positions_of(grid_values)
             is_observed = has_value(copied)
             row_indices = row_indices[is_observed]
-            accepted = cells.propose(row_indices, copied[is_observed])
+            accepted = cells.set_where_allowed(row_indices, copied[is_observed])
             is_settled[row_indices[accepted]] = True
         return is_settled
 
@@ -202,7 +205,7 @@ def _settle_missing(cells: NewCells, sources: CellSources) -> Mask:
     """Leave cells missing, where that is their source; which cells (m,) are settled."""
     row_indices = np.flatnonzero(sources.missing)
     missing = LevelPositions(np.full(len(row_indices), MISSING))
-    accepted = cells.propose(row_indices, missing)
+    accepted = cells.set_where_allowed(row_indices, missing)
     is_settled = np.full(len(sources.source_ids), False)
     is_settled[row_indices[accepted]] = True
     return is_settled
@@ -220,7 +223,7 @@ def _settle_computed(
     follows = ~is_undrawn(computed)
     to_propose = follows & ~is_impossible(computed) & ~is_settled
     row_indices = np.flatnonzero(to_propose)
-    cells.propose(row_indices, computed[row_indices])
+    cells.set_where_allowed(row_indices, computed[row_indices])
     return follows
 
 
