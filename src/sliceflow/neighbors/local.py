@@ -168,7 +168,8 @@ class LocalSampler:
     ----------
     x, y : the rows (n, d), and their conditions (n, l)
     settings : how neighbors are found, and how far samples go along them
-    shared_index : that of a sampler of the same rows with another k or bandwidth
+    shared_index : the index of another sampler of the same rows; its k or bandwidth
+        may be another
     """
 
     x: Tensor
@@ -451,7 +452,7 @@ def _is_clearly_better(ours: Tensor, theirs: Tensor) -> bool:
 
 
 class _ChosenK(NamedTuple):
-    """A number of neighbors, with what held-out rows say of it."""
+    """A number of neighbors, and how likely it makes held-out rows."""
 
     k: int
     # (m,) of the held-out rows; none if there are so few rows that all are neighbors.

@@ -237,7 +237,7 @@ def draw_chain(
 ) -> None:
     """Draw the columns of a chain into partly drawn rows, one step after the other.
 
-    `outside_as_undrawn` is that of `ChainStep.draw`.
+    `ChainStep.draw` explains `outside_as_undrawn`.
     """
     for step in chain:
         new_cells = step.draw(partly_drawn, rng, outside_as_undrawn)
@@ -279,7 +279,7 @@ def draw_rows(
 def _solve_and_refuse(
     table: Table, drawn: LevelPositions, may_change: Mask, is_strict: bool
 ) -> Mask:
-    """Solve rules for cells of drawn rows (m, d), in place; which rows are refused.
+    """Solve rules for cells of drawn rows (m, d), in place; return which are refused.
 
     There are three reasons to draw a row again:
 
@@ -318,7 +318,7 @@ def make_blank_row(
 def _constraints_error(
     rule_set: RuleSet, level_positions: LevelPositions, n: int
 ) -> DataError:
-    """The error for rows (m, d) of n that break a rule each time."""
+    """The error for rows (m, d), out of n, that broke a rule in every round."""
     drawn = np.where(is_impossible(level_positions), UNDRAWN, level_positions)
     broken = "all constraints"
     for rule in rule_set.rules:

@@ -186,7 +186,7 @@ def choose_strategy(data: ColumnData, *, seed: Seed, margin: float = 1.0) -> Str
 
 
 def _best_regression(trials: Sequence[_Trial]) -> RidgeStrategy | None:
-    """The regression with the smallest error in trials; None if it is too large."""
+    """The regression with the smallest error in trials; None if that is too large."""
     errors = dict[RidgeStrategy, float]()
     for strategy in SCALE_OF_STRATEGY:
         error = sum(trial.cdf_error(strategy) for trial in trials) / len(trials)

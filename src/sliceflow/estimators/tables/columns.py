@@ -5,7 +5,7 @@ Each cell has several forms. Take a column of five prices:
 | form         | the cells                        | what for                        |
 |--------------|----------------------------------|---------------------------------|
 | value        | $5.00, $2.50, –, $10.00, $2.50   | the user passes and gets values |
-| code         | 2, 1, −1, 0, 1                   | files; texts are sorted as such |
+| code         | 2, 1, −1, 0, 1                   | files; in alphabetical order    |
 | position     | 1, 0, −1, 2, 0                   | models; all columns look alike  |
 | exact value  | 500, 250, –, 1000, 250           | exact sums and comparisons      |
 | grid value   | 250, 0, NaN, 750, 0              | regressions, interpolation      |

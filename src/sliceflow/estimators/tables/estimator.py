@@ -73,9 +73,9 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
         `estimators.tables.rule_search`. A constraint on the same columns counts
         instead. "off" finds none.
     missing : "model" or "never", default "model"
-        Whether samples have missing cells: "model" draws them as often, and together
-        with what, as in the table; "never" draws none. (`impute` fills those of a
-        table.)
+        Whether samples have missing cells: "model" draws them as often as in the table,
+        and in rows like those of the table; "never" draws none. (`impute` fills those
+        of a table.)
     tree_settings : TreeSettings, tuple or None, default None
         How fine trees are, such as ``TreeSettings(min_samples_leaf=5, ccp_factor=2)``,
         and from how many near rows dense numbers are drawn. A tuple has the same
@@ -87,9 +87,9 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
         have another near by, between order statistics of the column and on its grid
         (`sliceflow.estimators.tables.rare_numbers`). 1 lets all of them come back.
     rare_levels : "warn", "keep" or "merge", default "warn"
-        What becomes of categories of fewer than `min_count` rows: "keep" draws them as
-        others, "warn" does so with a warning that names the columns, and "merge" draws
-        "other" instead (`sliceflow.estimators.tables.rare_levels`).
+        What becomes of categories of fewer than `min_count` rows: "keep" draws them
+        like all others, "warn" does so with a warning that names the columns, and
+        "merge" draws "other" instead (`sliceflow.estimators.tables.rare_levels`).
     random_state : int, RandomState, Generator or None, default None
         The same seed and machine give the same bits.
     verbose : int, default 0
@@ -215,7 +215,7 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
         return super().plan(X, y)
 
     def _allows_missing(self) -> bool:
-        """Whether samples have missing cells; an error if `missing` is no choice."""
+        """Whether samples have missing cells; an error for an invalid `missing`."""
         require_missing_cells(self.missing)
         return self.missing == "model"
 

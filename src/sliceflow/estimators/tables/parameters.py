@@ -66,7 +66,7 @@ class TableParameters:
 
 
 def require_missing_cells(missing: object) -> None:
-    """Raise a `ParameterError` unless the parameter `missing` is a choice."""
+    """Raise a `ParameterError` unless `missing` is one of its choices."""
     require_choice("missing", missing, get_args(MissingCells))
 
 
@@ -84,7 +84,7 @@ def _is_count(value: object, minimum: int) -> bool:
 
 
 def _require_tree_settings(tree_settings: object) -> None:
-    """Raise a `ParameterError` unless the parameter is None, or numbers in range."""
+    """Raise a `ParameterError` unless the settings are None, or numbers in range."""
     is_valid = tree_settings is None
     if isinstance(tree_settings, tuple) and len(tree_settings) in (2, 3):
         settings = TreeSettings(*tree_settings)

@@ -85,7 +85,7 @@ def trial_draws(
 ) -> LevelPositions:
     """Positions (n_draws, d) drawn by a chain that is fitted to rows (n, d).
 
-    Constraints are ignored. Other columns than the drawn ones are as in a blank row.
+    Constraints are ignored. Columns that are not drawn are as in a blank row.
 
     Parameters
     ----------
