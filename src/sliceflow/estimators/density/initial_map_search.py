@@ -61,8 +61,8 @@ _N_KINDS_OF_MAPS = 2 * len(REG_COVARS)
 _MAX_ROWS_FOR_ALL_FOLDS = 400
 _N_FOLDS_OF_MIXTURES = 2
 # If the largest of these mixtures is the best one, it is doubled while that makes
-# held-out rows likelier: a tenth of at most this many. With fewer rows, the best size
-# would be too small for all of them.
+# held-out rows likelier. At most this many rows are used for that, and this share of
+# them is held out. With fewer rows, the chosen size would be too small for all rows.
 _MAX_ROWS_TO_GROW = 100_000
 _HELD_OUT_SHARE_TO_GROW = 0.1
 # Rows that every component has, on average, but as many as it has parameters at least.

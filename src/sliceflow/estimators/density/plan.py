@@ -19,9 +19,10 @@ from sliceflow.estimators.density.settings_search import expected_trials
 from sliceflow.estimators.density.trials import MAX_ROWS_TO_CHOOSE
 from sliceflow.saved_types import Count
 
-# Nanoseconds for each number of a step, with its candidates. The fixed cost of a step
-# is that of so many numbers, and the fit of one map that of so many for each pair of
-# its knots. Measured on a CPU, within a third, with 100 to 100,000 rows of 2 to 30
+# The cost of a step, with its candidates, counts numbers: the n·d numbers of its rows,
+# and the numbers that would take as long as the rest. These are a fixed number for each
+# step, and some for each pair of knots of a map. Each number takes this many
+# nanoseconds. Measured on a CPU, within a third, with 100 to 100,000 rows of 2 to 30
 # columns; users are told an order of magnitude.
 _NANOSECONDS = {"cpu": 200.0, "cuda": 20.0}
 _FIXED_NUMBERS_PER_STEP = 15_000

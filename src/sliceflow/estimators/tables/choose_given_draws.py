@@ -32,11 +32,10 @@ from sliceflow.estimators.tables.trial_draws import (
 # fewer, the other half would have too few for a detector of three folds.
 MIN_ROWS_TO_COMPARE = 60
 
-# Draws of a chain that is fitted again are chosen if their AUC is lower by this on
-# average, which is about the standard error of the mean difference of AUCs. Without it,
-# the choice was luck for a level that says nothing about a curve: with two of four
-# seeds, the chain of the few rows that have it was taken, whose errors are two to three
-# times as large.
+# Refitted draws are chosen if their AUC is lower by this on average, which is about the
+# standard error of the mean difference of AUCs. Without it, the choice was luck where
+# the given level says nothing about the other columns: refitted draws were chosen with
+# two of four seeds, and their errors are two to three times as large.
 MIN_GAIN_OF_REFIT = 0.03
 
 

@@ -106,7 +106,7 @@ def choose_strategies(
     planned : what `plan_strategies` gives; the rest is chosen by trial
     on_trial : called after each trial, with what was tried
     """
-    # "ways" stays, because another path would change what is chosen.
+    # "ways" is a part of the seed: another word could change what is chosen.
     seed = Seed(0).child("ways")
     strategies = list[Strategy]()
     for k, strategy in enumerate(planned):

@@ -136,7 +136,7 @@ class Column:
     # Numbers that fewer rows have are rare: samples have others near by
     # (`rare_numbers`).
     min_count: int = 1
-    # What levels became that are merged into others (`rare_levels`).
+    # The levels that rare ones were merged into, by the rare level (`rare_levels`).
     merged_levels: Mapping[Hashable, Hashable] = field(default_factory=dict)
 
     @property

@@ -23,7 +23,7 @@ from sliceflow.estimators.tables.given_texts import parse_given_text
 from sliceflow.estimators.tables.parameters import (
     MissingCells,
     RareLevels,
-    Rules,
+    RuleSearch,
     TableParameters,
     TreeSettingsLike,
     require_missing_cells,
@@ -145,7 +145,7 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
         *,
         kinds: Mapping[str, str] | None = None,
         constraints: Sequence[str] = (),
-        rules: Rules = "auto",
+        rules: RuleSearch = "auto",
         missing: MissingCells = "model",
         tree_settings: TreeSettingsLike | None = None,
         min_count: int = 5,

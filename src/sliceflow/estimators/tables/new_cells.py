@@ -59,7 +59,7 @@ class _Proposals:
     ) -> _Proposals:
         """Draw each cell from its node; `value_prediction` (m,) is of all rows.
 
-        `outside_as_impossible` is that of `NodeSampler.draw`.
+        `NodeSampler.draw` explains `outside_as_impossible`.
         """
         prediction = None
         if value_prediction is not None:

@@ -17,8 +17,8 @@ from sliceflow.validation import (
     with_plain_numbers,
 )
 
-# Whether the fit finds rules.
-Rules = Literal["auto", "off"]
+# Whether the fit searches for rules.
+RuleSearch = Literal["auto", "off"]
 # What samples have where the table has missing cells.
 MissingCells = Literal["model", "never"]
 # How levels of categories that few rows have are treated: they are kept with or without
@@ -34,7 +34,7 @@ class TableParameters:
 
     kinds: Mapping[str, str] | None
     constraints: Sequence[str]
-    rules: Rules
+    rules: RuleSearch
     missing: MissingCells
     tree_settings: TreeSettingsLike | None
     min_count: int
@@ -46,7 +46,7 @@ class TableParameters:
         is_list = isinstance(self.constraints, list | tuple)
         requirement = "a list of expressions such as ['a <= b']"
         require(is_list, "constraints", self.constraints, requirement)
-        require_choice("rules", self.rules, get_args(Rules))
+        require_choice("rules", self.rules, get_args(RuleSearch))
         require_missing_cells(self.missing)
         _require_tree_settings(self.tree_settings)
         require_int("min_count", self.min_count, 1)

@@ -34,8 +34,8 @@ DETECTOR_SETTINGS = BoostingSettings(max_iter=20, max_leaf_nodes=8, min_samples_
 # The folds of the detector's cross-validation.
 N_FOLDS = 3
 
-# The seed of all trials: the same rows always choose the same settings. "detail" stays,
-# because another path would change what is chosen.
+# The seed of all trials: the same rows always choose the same settings. "detail" is a
+# part of it: another word could change what is chosen.
 CHOICE_SEED = Seed(0).child("detail")
 
 
