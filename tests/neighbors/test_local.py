@@ -172,6 +172,16 @@ def test_the_same_seed_gives_the_same_bits_and_conditions_do_not_disturb_each_ot
     assert torch.allclose(first[:1], local.sample(y0[:1], 50, Seed(7)).x, atol=1e-8)
 
 
+def test_each_condition_gets_a_sample_of_its_own():
+    """Conditions that occur once, twice and three times, in any order."""
+    y = torch.arange(200.0).double()[:, None]
+    sampler = fit_local_sampler(y + 0.1 * Seed(0).normal(200, 1), y, n_neighbors=20)
+    (y0,) = tensors([[50.0], [150.0], [20.0], [150.0], [50.0], [150.0], [90.0]])
+    samples = sampler.sample_each(y0, Seed(7))
+    assert torch.allclose(samples, y0, atol=1.0)
+    assert len(torch.unique(samples)) == len(y0)
+
+
 def test_parts_in_memory_change_no_bit_and_repeat_no_draw(monkeypatch):
     found = fit_local_sampler(
         Seed(0).normal(300, 2), Seed(1).normal(300, 1), n_neighbors=60

@@ -81,14 +81,15 @@ def attack(
       samples than in the reference rows; rare ones that come back tell most.
     - *attribute disclosure*: a forest that learns from samples guesses a hidden column
       of members better than of others [2]_ [3]_.
-    - *shadow models, outliers*: of the 40 rows that are farthest from others, as many
-      models as `n_shadows` are fitted with half of them, and with half of all rows;
-      each in turn is attacked by likelihood ratios of the first, second and fourth
-      score under all others [4]_ [5]_. This needs a model.
+    - *shadow models, outliers*: `n_shadows` models are fitted, each to a random half of
+      all rows. Each model in turn is attacked: which of the 40 rows that are farthest
+      from others were fitted? The answer is by likelihood ratios of the first, second
+      and fourth score, as all other models see them [4]_ [5]_. This needs a model.
 
     Distances alone, such as those of copies, are no evidence of privacy [6]_ [7]_. An
-    attack that fails proves nothing, either: there may be a better one. Intervals take
-    rows for independent; because thirds take turns, they are up to a sixth too narrow.
+    attack that fails proves nothing, either: there may be a better one. Intervals
+    assume independent rows. Because thirds take turns, they are up to a sixth too
+    narrow.
 
     Parameters
     ----------

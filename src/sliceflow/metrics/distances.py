@@ -304,7 +304,7 @@ def two_sample_score(
 def _fit_by_all_threads(
     forest: RandomForestClassifier, X: NDArray[Any], y: NDArray[Any]
 ) -> None:
-    """Fit a forest by all threads; it predicts by one: many add votes in any order."""
+    """Fit a forest by all threads. It predicts by one, so that sums have one order."""
     forest.set_params(n_jobs=torch.get_num_threads())
     forest.fit(X, y)
     forest.set_params(n_jobs=1)

@@ -198,8 +198,8 @@ def as_points(rows: Floats, is_categorical: Sequence[bool], train: Floats) -> Fl
     the c columns hold codes.
 
     Another category and one standard deviation of a number both are a distance of 1. A
-    missing cell has an axis of its own. All categories behind those of the training
-    rows share an axis: they are as far from each of these.
+    missing cell has an axis of its own. Categories with codes above those of the
+    training rows share one more axis: they are as far from each known category.
     """
     axes = []
     for c, is_category in enumerate(is_categorical):

@@ -8,7 +8,7 @@ to y₀ along linear regressions (`regressions`). Samples are drawn along them
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, NamedTuple
@@ -107,6 +107,26 @@ class LocalDraws(NamedTuple):
     row_indices: Tensor  # (q, n)
 
 
+class _RepeatedConditions(NamedTuple):
+    """The distinct conditions that occur n times each, and where they do."""
+
+    distinct: Tensor  # (m, l)
+    indices: Tensor  # (m, n), of the conditions that equal each of the distinct ones
+
+
+def _group_by_frequency(y0: Tensor) -> Iterator[_RepeatedConditions]:
+    """The distinct conditions of y0 (q, l), grouped by how often they occur."""
+    distinct, inverse, counts = torch.unique(
+        y0, dim=0, return_inverse=True, return_counts=True
+    )
+    # The indices of y0, with equal conditions side by side.
+    sorted_indices = torch.argsort(inverse, stable=True)
+    frequencies = counts[inverse[sorted_indices]]
+    for n in torch.unique(counts).tolist():
+        indices = sorted_indices[frequencies == n].view(-1, n)
+        yield _RepeatedConditions(distinct[counts == n], indices)
+
+
 @dataclass(frozen=True, eq=False)
 class _ConditionIndex:
     """An index by which the conditions of the rows are searched.
@@ -148,7 +168,8 @@ class LocalSampler:
     ----------
     x, y : the rows (n, d), and their conditions (n, l)
     settings : how neighbors are found, and how far samples go along them
-    shared_index : that of a sampler of the same rows with another k or bandwidth
+    shared_index : the index of another sampler of the same rows; its k or bandwidth
+        may be another
     """
 
     x: Tensor
@@ -289,17 +310,11 @@ class LocalSampler:
 
         Equal conditions share a neighborhood, so they are sampled together.
         """
-        distinct, inverse, counts = torch.unique(
-            y0, dim=0, return_inverse=True, return_counts=True
-        )
-        # The indices of y0, with equal conditions side by side.
-        grouped = torch.argsort(inverse, stable=True)
-        first_of_group = torch.cumsum(counts, 0) - counts
         samples = torch.empty(len(y0), self.x.shape[1], dtype=torch.float64)
-        for n in torch.unique(counts).tolist():
-            groups = torch.nonzero(counts == n)[:, 0]  # of n equal conditions each
-            in_groups = grouped[first_of_group[groups][:, None] + torch.arange(n)]
-            samples[in_groups] = self.sample(distinct[groups], n, seed.child(n)).x
+        for repeated in _group_by_frequency(y0):
+            n = repeated.indices.shape[1]
+            draws = self.sample(repeated.distinct, n, seed.child(n))
+            samples[repeated.indices] = draws.x
         return samples
 
     def sample(
@@ -437,7 +452,7 @@ def _is_clearly_better(ours: Tensor, theirs: Tensor) -> bool:
 
 
 class _ChosenK(NamedTuple):
-    """A number of neighbors, with what held-out rows say of it."""
+    """A number of neighbors, and how likely it makes held-out rows."""
 
     k: int
     # (m,) of the held-out rows; none if there are so few rows that all are neighbors.

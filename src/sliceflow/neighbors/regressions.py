@@ -125,7 +125,7 @@ class _AdjustedRows(NamedTuple):
 
 @dataclass(eq=False)
 class _BestMixtures:
-    """What the mixture of the best BIC says of each of q conditions, so far."""
+    """The results of the mixture with the best BIC so far, for each of q conditions."""
 
     x: Tensor  # (q, k, d), the adjusted rows
     components: Tensor  # (q, k), the regression to which each row belongs
@@ -356,7 +356,10 @@ def _pooled_variances(
 
 
 def _k_means(x: Tensor, weights: Tensor, n: int) -> Tensor:
-    """Clusters (q, n, k) of rows x (q, k, d), as zeros and ones: the best of starts."""
+    """Clusters (q, n, k) of rows x (q, k, d), as zeros and ones.
+
+    They are the best of several, which begin at different centers.
+    """
     q, k, d = x.shape
     relative_weights = (weights / weights.sum(1, keepdim=True))[..., None]
     x = x - (relative_weights * x).sum(1, keepdim=True)

@@ -1,4 +1,4 @@
-"""New points along neighbors: a row plus a Gaussian of the rows nearest to it."""
+"""New points along neighbors: a row plus noise with the covariance of near rows."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ def sample_neighborhoods(
 ) -> NeighborhoodDraws:
     """n new points at each condition.
 
-    A point is an adjusted row, drawn by weight, plus the bandwidth times a Gaussian of
-    the rows nearest to it. Points are scaled to the covariance that rows have within
-    components. `first` is the index of the first condition, so that draws do not depend
-    on how conditions are divided into batches.
+    A point is an adjusted row, drawn by weight, plus the bandwidth times a Gaussian
+    with the covariance of the rows nearest to it. Points are scaled to the covariance
+    that rows have within components. `first` is the index of the first condition, so
+    that draws do not depend on how conditions are divided into batches.
     """
     q, k, d = neighborhoods.x.shape
     n_measured = max(n, MIN_COVARIANCE_DRAWS)
@@ -110,8 +110,8 @@ def _covariance_scaling(
     """The linear map (q, d, d) that gives draws the covariance of the centered rows.
 
     Draws are centered rows (q, k, d) plus the bandwidth times noise, with the
-    covariance of `noise_rows` (q, m, r, d). What the regressions explained too well is
-    added again (`Neighborhoods.inflation`).
+    covariance of `noise_rows` (q, m, r, d). Regressions explain more of the rows they
+    are fitted to than of others: `Neighborhoods.inflation` makes up for that.
     """
     n_draws = noise_rows.shape[1]
     n_rows = noise_rows.shape[2]

@@ -41,13 +41,15 @@ class ClassNeighbors:
     x: Tensor  # (n, d), float64
     neighbors: Tensor  # (n, k), the nearest rows of each, itself included
 
-    def draw(self, bandwidth: float, times: int, seed: Seed, stride: int = 1) -> Tensor:
-        """`times` draws of each row, or of one in `stride`: (n, times, d).
+    def draw(
+        self, bandwidth: float, draws_per_row: int, seed: Seed, stride: int = 1
+    ) -> Tensor:
+        """Draws of each row, or of one in `stride`: (n, draws_per_row, d).
 
         They have the mean and the covariance of these rows.
         """
         x = self.x[::stride]
-        draws = self._along_neighbors(bandwidth, times, seed, stride)
+        draws = self._along_neighbors(bandwidth, draws_per_row, seed, stride)
         deviations = (draws - draws.mean((0, 1))).flatten(0, 1)
         centered = x - x.mean(0)
         if x.shape[1] > _MAX_COVARIANCE_COLUMNS:
@@ -63,18 +65,23 @@ class ClassNeighbors:
         return torch.where(varies, x.mean(0) + deviations.view(draws.shape), x[0])
 
     def _along_neighbors(
-        self, bandwidth: float, times: int, seed: Seed, stride: int
+        self, bandwidth: float, draws_per_row: int, seed: Seed, stride: int
     ) -> Tensor:
-        """Rows plus a Gaussian of their neighbors times `bandwidth`: (n, times, d)."""
+        """Rows plus `bandwidth` times Gaussians with the covariance of their neighbors.
+
+        Returns (n, draws_per_row, d).
+        """
         x = self.x[::stride]
         neighbors = self.neighbors[::stride]
         n, d = x.shape
         k = neighbors.shape[1]
-        draws = torch.empty(n, times, d, dtype=torch.float64)
-        block_size = max(1, _MAX_VALUES // (k * (times + d)))
+        draws = torch.empty(n, draws_per_row, d, dtype=torch.float64)
+        block_size = max(1, _MAX_VALUES // (k * (draws_per_row + d)))
         for block in chunks(n, block_size):
-            w = seed.normal(block.stop - block.start, times * k, first_row=block.start)
-            noise = local_noise(self.x[neighbors[block]], w.view(-1, times, k))
+            n_rows = block.stop - block.start
+            w = seed.normal(n_rows, draws_per_row * k, first_row=block.start)
+            w_per_draw = w.view(-1, draws_per_row, k)
+            noise = local_noise(self.x[neighbors[block]], w_per_draw)
             draws[block] = x[block, None] + bandwidth * noise
         return draws
 
@@ -105,13 +112,13 @@ def find_class_neighbors(x: Tensor, y: FlowY | None, k: int) -> list[ClassNeighb
 def choose_smoothing_bandwidth(classes: Sequence[ClassNeighbors]) -> float:
     """The least bandwidth whose draws are as far from rows as rows are apart."""
     n = sum(len(group.x) for group in classes)
-    times = math.ceil(_N_TRIED_DRAWS / n)
+    draws_per_row = math.ceil(_N_TRIED_DRAWS / n)
     stride = max(1, n // _N_TRIED_DRAWS)
 
     def draw(bandwidth: float) -> list[Tensor]:
         draws = []
         for i, group in enumerate(classes):
-            group_draws = group.draw(bandwidth, times, Seed(0).child(i), stride)
+            group_draws = group.draw(bandwidth, draws_per_row, Seed(0).child(i), stride)
             draws.append(group_draws.flatten(0, 1))
         return draws
 

@@ -24,7 +24,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError, DataWarning, ParameterError
 from sliceflow.estimators.density import fit, settings_search
 from sliceflow.estimators.density.mixture import MixtureMap
-from sliceflow.estimators.density.plan import TunedClass
+from sliceflow.estimators.density.plan import TunedClassPlan
 from sliceflow.estimators.density.progress import (
     DensityTrialEvent,
     ExpectedPhases,
@@ -387,7 +387,7 @@ def test_the_plan_of_a_fit_has_all_settings(rng):
     assert (planned.n_steps, planned.penalty) == ("auto", 100.0)
     heard = []
     fitted = density.fit(density.prepare(X), listeners=heard.append).plan_.classes[0]
-    assert isinstance(fitted, TunedClass)
+    assert isinstance(fitted, TunedClassPlan)
     assert "auto" not in str(density.plan_)
     n_trials = sum(isinstance(event, DensityTrialEvent) for event in heard)
     assert fitted.n_trial_steps == n_trials
@@ -600,6 +600,20 @@ def test_whole_numbers_are_spread_and_their_density_is_their_probability(rng):
         density = quick(n_components=1).fit(X)
     mean = density.score_samples(np.arange(6.0)[:, None]).mean()
     assert mean == pytest.approx(math.log(1 / 6), abs=0.15)
+
+
+class SlicedDensityWithASeed(SlicedDensity):
+    """A subclass that has fewer parameters than `SlicedDensity`."""
+
+    def __init__(self, *, random_state=None):
+        super().__init__(
+            n_steps=2, penalty=1, n_components=1, random_state=random_state
+        )
+
+
+def test_a_subclass_may_have_fewer_parameters(moons):
+    density = SlicedDensityWithASeed(random_state=0).fit(moons[0])
+    assert np.isfinite(density.score(moons[0]))
 
 
 def test_bad_bounds_and_rows_beyond_them_are_refused(rng):

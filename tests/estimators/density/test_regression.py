@@ -187,6 +187,15 @@ def test_a_density_given_a_continuous_y_is_saved(density, tmp_path):
     assert (loaded.score_samples(x, y) == density.score_samples(x, y)).all()
 
 
+def test_a_density_given_a_continuous_y_has_nothing_to_tune(rng):
+    """Its trials need the residuals, so they are a part of the fit."""
+    x, y, _ = correlated(100, rng)
+    planned_fit = SlicedDensity(random_state=0).prepare(x, y).planned_fit
+    heard = []
+    assert planned_fit.tune([heard.append]) is planned_fit
+    assert not heard
+
+
 def test_what_is_left_over_has_a_flow(rng):
     """Noise of two narrow peaks: N(0, 1) loses 0.6 nats or so, the flow less.
 

@@ -380,6 +380,19 @@ def test_a_table_has_no_y(flow):
             call(rows, np.zeros(30))
 
 
+class TableFlowWithASeed(TableFlow):
+    """A subclass that has fewer parameters than `TableFlow`."""
+
+    def __init__(self, *, random_state=None):
+        super().__init__(random_state=random_state)
+
+
+def test_a_subclass_may_have_fewer_parameters(flow):
+    fitted = TableFlowWithASeed(random_state=0).fit(table())
+    samples = fitted.sample(20, random_state=0)
+    pd.testing.assert_frame_equal(samples, flow.sample(20, random_state=0))
+
+
 def test_parameters_are_checked():
     for bad in (
         {"missing": "x"},

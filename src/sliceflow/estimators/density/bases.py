@@ -67,10 +67,10 @@ def varying_columns(values: Floats) -> Ints:
 
 
 def features_of_groups(is_chosen: Mask, groups: Ints) -> Mask:
-    """Which features (p,) are in the chosen ones of all groups, `is_chosen` (g,).
+    """Which features (p,) belong to the chosen groups.
 
-    `groups` (p,) has the group of each feature. The constant, of group −1, is always
-    among them.
+    `is_chosen` (g,) says which groups are chosen, and `groups` (p,) has the group of
+    each feature. The constant, of group −1, always belongs to them.
     """
     with_constant = np.append(is_chosen, True)  # the last item has the index −1, too
     return np.asarray(with_constant[groups])
@@ -264,7 +264,7 @@ class SmoothBasis:
         return np.asarray((y[:, self.used_columns] - self.shift) / self.scale)
 
     def with_groups(self, groups: Mask) -> SmoothBasis:
-        """The basis with some of the groups it has, (g,)."""
+        """The basis with only those of its groups where `groups` (g,) is True."""
         kept_groups = self.kept_groups.copy()
         kept_groups[kept_groups] = groups
         return replace(self, kept_groups=kept_groups)

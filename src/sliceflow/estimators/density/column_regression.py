@@ -165,13 +165,13 @@ class Residualization:
 
 
 class _LinearTerm(NamedTuple):
-    """A function in which residuals are linear, and its factor in each row, (n,)."""
+    """A function that residuals depend on linearly, and its factor (n,) in each row."""
 
     expansion: BasisExpansion
     factor: Floats
 
     def matrix(self, features: Floats) -> Floats:
-        """What residuals are, for coefficients of 1: (n, active) of features (n, p)."""
+        """The regressors (n, active) of its coefficients, from features (n, p)."""
         return np.asarray(features[:, self.expansion.active] * self.factor[:, None])
 
 
@@ -299,7 +299,7 @@ class ColumnRegression:
     def fitted_to(
         self, design: Design, scales: Sequence[ScaleName]
     ) -> ColumnRegression:
-        """Fit mean and slopes, and these `scales`, in turn, from where they are."""
+        """Fit mean, slopes and these `scales` in turn, starting from their values."""
         fitted = self
         before = fitted.log_likelihood(design)
         for _ in range(MAX_SWEEPS):

@@ -43,7 +43,7 @@ __all__ = ["ConditionalDensity", "fit_conditional_density"]
 # or used up by a dozen coefficients.
 MIN_CONDITIONAL_ROWS = 50
 # A flow must make held-out residuals more likely than N(0, I) by this, in nats per
-# row. Less is noise, for which every density would cost more time.
+# row. A smaller gain may be noise, and each density takes longer with a flow.
 MIN_FLOW_GAIN = 0.01
 # The flow is fitted to at most this many residuals. It learns only their shape, which
 # does not depend on y, and more rows would take longer than the regression.

@@ -40,9 +40,9 @@ from sliceflow.estimators.density.gaussianization import (
 )
 from sliceflow.estimators.density.plan import (
     DensityPlan,
-    NormalClass,
-    TunedClass,
-    UntunedClass,
+    NormalClassPlan,
+    TunedClassPlan,
+    UntunedClassPlan,
     fit_bytes,
 )
 from sliceflow.estimators.density.progress import (
@@ -134,14 +134,16 @@ class DensityAdapter:
         )
         return PlannedClassDensityFit(plan, training, encoder, self.device, seed)
 
-    def _plan_class(self, n: int, d: int, is_class: bool) -> UntunedClass | NormalClass:
+    def _plan_class(
+        self, n: int, d: int, is_class: bool
+    ) -> UntunedClassPlan | NormalClassPlan:
         """Plan the density of n rows of d columns: of one class, or of all."""
         if n < MIN_ROWS_TO_CHOOSE or (is_class and _is_small_class(n, d)):
-            return NormalClass(n)
+            return NormalClassPlan(n)
         require_enough_rows(n, self.parameters)
         trials = expected_trials(n, self.parameters)
         n_trial_steps = sum(phases.n_steps for phases in trials)
-        return UntunedClass(n, self.parameters, n_trial_steps)
+        return UntunedClassPlan(n, self.parameters, n_trial_steps)
 
     def _plan_conditional(
         self, training: UnboundedRows, encoder: ContinuousEncoder, seed: Seed
@@ -296,13 +298,13 @@ class PlannedClassDensityFit:
 
     def _tune_classes(
         self, progress: FitProgress
-    ) -> tuple[TunedClass | NormalClass, ...]:
+    ) -> tuple[TunedClassPlan | NormalClassPlan, ...]:
         """The plan of every class, with its settings chosen."""
         self._announce_phases(progress)
-        tuned: list[TunedClass | NormalClass] = []
+        tuned: list[TunedClassPlan | NormalClassPlan] = []
         for c, x in enumerate(self.training.rows_by_class()):
             planned = self.plan.classes[c]
-            if isinstance(planned, UntunedClass):
+            if isinstance(planned, UntunedClassPlan):
                 planned = self._tune_class(c, planned, x, progress)
             tuned.append(planned)
         return tuple(tuned)
@@ -311,29 +313,31 @@ class PlannedClassDensityFit:
         """Announce the trials and flows of all classes, for estimates of the time."""
         for c, planned in enumerate(self.plan.classes):
             phases = [expected_flow(planned.expected_steps)]
-            if isinstance(planned, UntunedClass):
+            if isinstance(planned, UntunedClassPlan):
                 phases = expected_phases(planned.n_rows, planned.parameters)
             self._for_class(c, progress).announce(phases)
 
     def _tune_class(
-        self, c: int, planned: UntunedClass, x: Tensor, progress: FitProgress
-    ) -> TunedClass:
+        self, c: int, planned: UntunedClassPlan, x: Tensor, progress: FitProgress
+    ) -> TunedClassPlan:
         """Choose the settings of class c by trials on its rows x (n, d)."""
         progress = self._for_class(c, progress)
         steps_before = progress.steps_done
         seed = self.seed.child("class", c)
         settings = choose_settings(x, planned.parameters, seed, progress)
         n_trial_steps = progress.steps_done - steps_before
-        return TunedClass(planned.n_rows, settings, n_trial_steps)
+        return TunedClassPlan(planned.n_rows, settings, n_trial_steps)
 
     def _fit_classes(
-        self, classes: tuple[TunedClass | NormalClass, ...], progress: FitProgress
+        self,
+        classes: tuple[TunedClassPlan | NormalClassPlan, ...],
+        progress: FitProgress,
     ) -> FitResult[FittedClassDensities]:
         """Fit the density of each class."""
         rows_by_class = self.training.rows_by_class()
         class_flows = []
         for c, planned in enumerate(classes):
-            if isinstance(planned, NormalClass):
+            if isinstance(planned, NormalClassPlan):
                 flow = fit_normal(rows_by_class[c], rows_by_class)
             else:
                 flow = self._fit_flow(c, planned, rows_by_class[c], progress)
@@ -350,7 +354,7 @@ class PlannedClassDensityFit:
         return FitResult(fitted, progress.history.as_columns(), self.training.warning)
 
     def _fit_flow(
-        self, c: int, planned: TunedClass, x: Tensor, progress: FitProgress
+        self, c: int, planned: TunedClassPlan, x: Tensor, progress: FitProgress
     ) -> Gaussianization:
         """Fit the flow of class c to its rows x (n, d)."""
         progress = self._for_class(c, progress)
@@ -370,9 +374,9 @@ class PlannedClassDensityFit:
 class PlannedConditionalDensityFit:
     """A planned fit of a density given a continuous y.
 
-    It has no `tune` that comes before the fit: trials choose the settings of the flow
-    of residuals, and the residuals are those of a regression that is already fitted to
-    all rows. So `fit_conditional_density` does both in turn.
+    Trials choose the settings of the flow of residuals, and the residuals are those of
+    a regression that is fitted to all rows. So the trials are a part of the fit
+    (`fit_conditional_density`), and `tune` has nothing to choose before it.
     """
 
     plan: DensityPlan
@@ -386,10 +390,14 @@ class PlannedConditionalDensityFit:
         """The user's rows, checked."""
         return self.training.user_rows
 
+    def tune(self, listeners: Sequence[EventListener[DensityEvent]]) -> Self:
+        """This fit itself: no setting is "auto" in its plan."""
+        return self
+
     def run(
         self, listeners: Sequence[EventListener[DensityEvent]]
     ) -> FitResult[FittedConditionalDensity]:
-        """Fit the regression, then the residuals. No setting is "auto" in the plan."""
+        """Fit the regression, then the flow of its residuals."""
         progress = FitProgress(listeners)
         y = self.training.user_rows.encoded_y
         assert y is not None, "rows with an encoder of y have y"

@@ -76,7 +76,7 @@ class InitialMap:
 
     @property
     def before_mixture(self) -> Composition:
-        """The map of rows to white rows, of which the mixture is."""
+        """The part before the mixture: a map of rows to white rows."""
         if self.column_map is None:
             return Composition([self.whitening])
         return Composition([self.column_map, self.whitening])
@@ -105,7 +105,7 @@ def fit_initial_map(
 ) -> InitialMap:
     """Fit the initial map to rows x (n, d).
 
-    `n_mixture_starts` is by the number of rows if it is None. A mixture of more than
+    If `n_mixture_starts` is None, the number of rows decides. A mixture of more than
     `MAX_UNGROWN_COMPONENTS` grows from one of that many.
     """
     if settings.n_components > MAX_UNGROWN_COMPONENTS:
@@ -137,7 +137,7 @@ def fit_whitening(x: Tensor, reg_covar: float) -> tuple[Whitening, Tensor]:
 
 
 def fit_map_to_grow(x: Tensor, settings: InitialMapSettings, seed: Seed) -> InitialMap:
-    """Fit an initial map that is to grow to some of the rows x (n, d)."""
+    """Fit an initial map, which will grow, to a random sample of rows x (n, d)."""
     order = seed.child("before growth").permutation(len(x)).to(x.device)
     sample = x[order[:_MAX_ROWS_BEFORE_GROWTH]]
     ungrown = replace(settings, n_components=MAX_UNGROWN_COMPONENTS)

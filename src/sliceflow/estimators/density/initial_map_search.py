@@ -61,8 +61,8 @@ _N_KINDS_OF_MAPS = 2 * len(REG_COVARS)
 _MAX_ROWS_FOR_ALL_FOLDS = 400
 _N_FOLDS_OF_MIXTURES = 2
 # If the largest of these mixtures is the best one, it is doubled while that makes
-# held-out rows likelier: a tenth of at most this many. With fewer rows, the best size
-# would be too small for all of them.
+# held-out rows likelier. At most this many rows are used for that, and this share of
+# them is held out. With fewer rows, the chosen size would be too small for all rows.
 _MAX_ROWS_TO_GROW = 100_000
 _HELD_OUT_SHARE_TO_GROW = 0.1
 # Rows that every component has, on average, but as many as it has parameters at least.
@@ -80,8 +80,8 @@ TRIAL_MIXTURES = "trial mixtures"
 class ChosenMap(NamedTuple):
     """The settings that were chosen for the initial map.
 
-    If its mixture has grown, there is a trial of the grown map, in which steps are
-    searched: so it is not fitted again.
+    If its mixture has grown, `grown_trial` has the grown map. The search for the steps
+    takes that trial, so that the map is not fitted again.
     """
 
     settings: InitialMapSettings
@@ -336,7 +336,10 @@ class _JudgedMap(NamedTuple):
 def _double_mixture(
     x: Tensor, settings: InitialMapSettings, seed: Seed, progress: FitProgress
 ) -> ChosenMap:
-    """Double the mixture while it makes held-out ones of the rows x (n, d) likelier."""
+    """Double the mixture while that makes held-out rows likelier.
+
+    Some of the rows x (n, d) are held out, and the mixture is fitted to the others.
+    """
     split = _split_to_grow(x, seed)
     max_components = len(split.train) // _min_rows_per_component(x.shape[1])
     if 2 * settings.n_components > max_components:
@@ -373,7 +376,8 @@ def _split_to_grow(x: Tensor, seed: Seed) -> Split[Tensor]:
 def _trial_of_grown_map(split: Split[Tensor], grown: InitialMap) -> FlowTrial:
     """A trial of flows after a map that has grown on the rows of a split.
 
-    The flow is tried on some of the rows that the mixture has seen, as it will be.
+    The flow is fitted to some of the rows to which the mixture was fitted: the final
+    flow and its mixture are fitted to the same rows, too.
     """
     n_to_fit = MAX_ROWS_TO_CHOOSE * (N_FOLDS - 1) // N_FOLDS
     n_to_hold_out = MAX_ROWS_TO_CHOOSE // N_FOLDS

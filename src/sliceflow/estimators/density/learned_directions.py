@@ -135,7 +135,7 @@ def _fit_mean(
 
 
 class _JudgedCosines(NamedTuple):
-    """Cosines, and what others must exceed to replace them."""
+    """Cosines, and the score that others must exceed to replace them."""
 
     cosines: Cosines
     score_to_exceed: float  # the log-likelihood of held-out rows

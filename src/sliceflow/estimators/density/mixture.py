@@ -91,7 +91,7 @@ class MixtureMap:
         return torch.split(points, chunk_size, dim=1)
 
     def _residuals(self, x: Tensor) -> Tensor:
-        """The e (k, d, n) of points x (d, n) if they were of each component."""
+        """The e (k, d, n) that points x (d, n) would have in each component."""
         deviations = x[None] - self.means[:, :, None]
         residuals: Tensor = torch.linalg.solve_triangular(
             self.cholesky_factors, deviations, upper=False

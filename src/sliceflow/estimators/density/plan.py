@@ -19,9 +19,10 @@ from sliceflow.estimators.density.settings_search import expected_trials
 from sliceflow.estimators.density.trials import MAX_ROWS_TO_CHOOSE
 from sliceflow.saved_types import Count
 
-# Nanoseconds for each number of a step, with its candidates. The fixed cost of a step
-# is that of so many numbers, and the fit of one map that of so many for each pair of
-# its knots. Measured on a CPU, within a third, with 100 to 100,000 rows of 2 to 30
+# The cost of a step, with its candidates, counts numbers: the n·d numbers of its rows,
+# and the numbers that would take as long as the rest. These are a fixed number for each
+# step, and some for each pair of knots of a map. Each number takes this many
+# nanoseconds. Measured on a CPU, within a third, with 100 to 100,000 rows of 2 to 30
 # columns; users are told an order of magnitude.
 _NANOSECONDS = {"cpu": 200.0, "cuda": 20.0}
 _FIXED_NUMBERS_PER_STEP = 15_000
@@ -36,8 +37,8 @@ _ARRAYS_PER_MAP = 8
 
 
 @dataclass(frozen=True)
-class UntunedClass:
-    """The plan of one class, or of all rows, before trials choose its settings."""
+class UntunedClassPlan:
+    """The plan of the density of a class, or of all rows, before it is tuned."""
 
     n_rows: Count
     parameters: GaussianizationParameters  # what the user says of the flow
@@ -65,8 +66,8 @@ class UntunedClass:
 
 
 @dataclass(frozen=True)
-class TunedClass:
-    """The plan of one class, or of all rows, with settings that trials have chosen."""
+class TunedClassPlan:
+    """The plan of the density of a class, or of all rows, after it was tuned."""
 
     n_rows: Count
     settings: GaussianizationSettings
@@ -94,11 +95,11 @@ class TunedClass:
 
 
 @dataclass(frozen=True)
-class NormalClass:
-    """The plan of a class with too few rows for a flow: a normal distribution.
+class NormalClassPlan:
+    """The plan of the density of a class with too few rows for a flow.
 
-    All classes share its covariance. It has the members of other classes: a normal
-    distribution is a mixture of one component, without a flow or trials.
+    It is a normal distribution with the covariance within all classes. In the terms of
+    the other plans, this is a mixture of one component, without a flow or trials.
     """
 
     n_rows: Count
@@ -116,7 +117,7 @@ class DensityPlan(FitPlan):
     n_rows: Count
     n_columns: Count
     # One for each class, or one for all rows; none if y is continuous.
-    classes: tuple[UntunedClass | TunedClass | NormalClass, ...]
+    classes: tuple[UntunedClassPlan | TunedClassPlan | NormalClassPlan, ...]
     dtype: Literal["float32", "float64"] = "float64"  # of samples, as of X
     condition_dim: Count = 0  # columns of a continuous y
 
@@ -152,7 +153,7 @@ class DensityPlan(FitPlan):
     @property
     def is_tuned(self) -> bool:
         """Whether all settings are chosen."""
-        return not any(isinstance(each, UntunedClass) for each in self.classes)
+        return not any(isinstance(each, UntunedClassPlan) for each in self.classes)
 
     @property
     def torch_dtype(self) -> torch.dtype:

@@ -193,7 +193,7 @@ class _ColumnUnits(NamedTuple):
 
     @classmethod
     def from_data(cls, x: Floats) -> _ColumnUnits:
-        """The units of rows x (n, d), with logarithms of what is rather log-normal."""
+        """The units of rows x (n, d), with logarithms where log-normals fit better."""
         is_logged = np.array(
             [log_normal_score(column) > normal_score(column) for column in x.T]
         )

@@ -156,7 +156,7 @@ class _StepsSearch:
     ----------
     progress : hears of every step of the trials
     chooses_n_steps : whether fewer steps are taken if held-out rows are likelier then
-    best : the best settings so far; they begin with what is taken if none are tried
+    best : the best settings so far; at first those to take if nothing is tried
     best_score : the mean log-density of held-out rows with these
     """
 

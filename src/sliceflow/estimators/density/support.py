@@ -188,8 +188,8 @@ def check_enough_rows(n: int) -> None:
 def check_scales(unbounded: Tensor, names: Names) -> None:
     """Raise a `DataError` if the scale of a column of rows (n, d) is out of reach.
 
-    Its squares overflow, or are all 0. Or its values differ hardly more than they are
-    rounded, so that no covariance could be inverted.
+    That is a column whose squares overflow or are all 0, or whose values differ by
+    hardly more than rounding errors, so that no covariance could be inverted.
     """
     std = unbounded.std(dim=0)
     largest = unbounded.abs().amax(dim=0)

@@ -73,7 +73,7 @@ class FlowTrial(NamedTuple):
 
 
 def iter_splits(x: Tensor, seed: Seed) -> Iterator[Split[Tensor]]:
-    """The folds of a cross-validation of rows x (n, d); of many rows, the first one."""
+    """The folds of a cross-validation of rows x (n, d); only one if they are many."""
     order = seed.permutation(len(x)).to(x.device)[:MAX_ROWS_TO_CHOOSE]
     n = len(order)
     n_folds = _count_folds(n)

@@ -76,12 +76,12 @@ class CellSources:
         return np.asarray(self.source_ids == equal_id)
 
     def with_missing(self, missing: Mask) -> CellSources:
-        """The sources, changed where cells (n,) are missing without a draw."""
+        """These sources, but cells where `missing` (n,) are missing without a draw."""
         source_ids = np.where(missing, self._missing_id, self.source_ids)
         return replace(self, source_ids=source_ids)
 
     def with_computed(self, computed: Mask) -> CellSources:
-        """The sources, changed where a rule computes cells (n,)."""
+        """These sources, but a rule computes the cells where `computed` (n,)."""
         source_ids = np.where(computed, self._computed_id, self.source_ids)
         return replace(self, source_ids=source_ids)
 

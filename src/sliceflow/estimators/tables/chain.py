@@ -15,9 +15,9 @@ How one cell of a new row gets its value:
 3. From the tree, it takes the value of a random row in the leaf of the new row, or one
    between two rows (`NodeSampler.draw`). A rare number is moved (`rare_numbers`).
 4. Each such value is only a proposal. `NewCells` asks `PartlyDrawnRows.allows`, which
-   asks `RuleSet.allows`. This completes a copy of the row as far as rules compute it,
-   and says whether some rule is broken already. If so, `NewCells` draws again from the
-   leaf, and then from the nodes above.
+   asks `RuleSet.can_still_keep`. This completes a copy of the row as far as rules
+   compute it, and says whether some rule is broken already. If so, `NewCells` draws
+   again from the leaf, and then from the nodes above.
 5. When all columns are drawn, `RuleSet.solve_rows` computes what still follows from
    rules, and checks them all. A row that breaks one is drawn anew, from 1.
 
@@ -126,12 +126,15 @@ class ChainStep(Protocol):
         ...
 
     def draw(
-        self, partly_drawn: PartlyDrawnRows, rng: np.random.Generator, clip: bool = True
+        self,
+        partly_drawn: PartlyDrawnRows,
+        rng: np.random.Generator,
+        outside_as_undrawn: bool = False,
     ) -> LevelPositions:
         """New cells (m, k) for m partly drawn rows, which do not change.
 
-        `UNDRAWN` where no draw was allowed, and without `clip` where a prediction is
-        beyond the ends of the column.
+        They are `UNDRAWN` where no draw was allowed. A prediction beyond the ends of
+        its column becomes the nearest end, or `UNDRAWN` with `outside_as_undrawn`.
         """
         ...
 
@@ -230,14 +233,15 @@ def draw_chain(
     chain: Iterable[ChainStep],
     partly_drawn: PartlyDrawnRows,
     rng: np.random.Generator,
-    clip: bool = True,
+    outside_as_undrawn: bool = False,
 ) -> None:
     """Draw the columns of a chain into partly drawn rows, one step after the other.
 
-    Without `clip`, predictions beyond the ends of their column are left `UNDRAWN`.
+    `ChainStep.draw` explains `outside_as_undrawn`.
     """
     for step in chain:
-        partly_drawn.set_columns(step.drawn_indices, step.draw(partly_drawn, rng, clip))
+        new_cells = step.draw(partly_drawn, rng, outside_as_undrawn)
+        partly_drawn.set_columns(step.drawn_indices, new_cells)
 
 
 def draw_rows(
@@ -255,15 +259,16 @@ def draw_rows(
     """
     rng = numpy_rng(seed.child("rows"))
     blank_row = make_blank_row(table.columns, fixed_positions)
-    is_free = np.isin(np.arange(len(table.columns)), list(fixed_positions), invert=True)
+    all_indices = np.arange(len(table.columns))
+    may_change = np.isin(all_indices, list(fixed_positions), invert=True)
     level_positions = LevelPositions(np.empty((n, len(table.columns))))
     unfinished = np.arange(n)  # indices of the rows that are drawn in the next round
     for attempt in range(MAX_DRAW_ROUNDS):
         drawn = LevelPositions(np.tile(blank_row, (len(unfinished), 1)))
         is_strict = attempt < MAX_STRICT_ROUNDS
         partly_drawn = PartlyDrawnRows(drawn, table.rule_set, allow_missing)
-        draw_chain(chain, partly_drawn, rng, clip=not is_strict)
-        is_refused = _solve_and_refuse(table, drawn, is_free, is_strict)
+        draw_chain(chain, partly_drawn, rng, outside_as_undrawn=is_strict)
+        is_refused = _solve_and_refuse(table, drawn, may_change, is_strict)
         level_positions[unfinished] = drawn
         unfinished = unfinished[is_refused]
         if not len(unfinished):
@@ -274,7 +279,7 @@ def draw_rows(
 def _solve_and_refuse(
     table: Table, drawn: LevelPositions, may_change: Mask, is_strict: bool
 ) -> Mask:
-    """Solve rules for cells of drawn rows (m, d), in place; which rows are refused.
+    """Solve rules for cells of drawn rows (m, d), in place; return which are refused.
 
     There are three reasons to draw a row again:
 
@@ -313,7 +318,7 @@ def make_blank_row(
 def _constraints_error(
     rule_set: RuleSet, level_positions: LevelPositions, n: int
 ) -> DataError:
-    """The error for rows (m, d) of n that break a rule each time."""
+    """The error for rows (m, d), out of n, that broke a rule in every round."""
     drawn = np.where(is_impossible(level_positions), UNDRAWN, level_positions)
     broken = "all constraints"
     for rule in rule_set.rules:

@@ -1,8 +1,8 @@
-"""How rows are drawn that have what is given: in one of two ways.
+"""The choice between two ways to draw rows that have what is given.
 
-Either the chain of all rows draws, and the draws that have what is given are kept: the
-plain draws. Or another chain is fitted to the rows that have it, and is closer to these
-few rows. A detector on halves of the rows chooses.
+*Plain draws* come from the chain of all rows, and those are kept that have what is
+given. *Refitted draws* come from another chain, which is fitted to the rows that have
+it, and is closer to these few rows. A detector on halves of the rows chooses.
 """
 
 from __future__ import annotations
@@ -32,11 +32,10 @@ from sliceflow.estimators.tables.trial_draws import (
 # fewer, the other half would have too few for a detector of three folds.
 MIN_ROWS_TO_COMPARE = 60
 
-# Draws of a chain that is fitted again are chosen if their AUC is lower by this on
-# average, which is about the standard error of the mean difference of AUCs. Without it,
-# the choice was luck for a level that says nothing about a curve: with two of four
-# seeds, the chain of the few rows that have it was taken, whose errors are two to three
-# times as large.
+# Refitted draws are chosen if their AUC is lower by this on average, which is about the
+# standard error of the mean difference of AUCs. Without it, the choice was luck where
+# the given level says nothing about the other columns: refitted draws were chosen with
+# two of four seeds, and their errors are two to three times as large.
 MIN_GAIN_OF_REFIT = 0.03
 
 
@@ -48,11 +47,10 @@ def plain_draws_are_better(
 ) -> bool:
     """Whether samples with what is given should be plain draws that have it.
 
-    They should, unless draws of another chain are clearly closer to the rows that have
-    it: a chain that is fitted to these rows only. Both chains are fitted to one half of
-    the rows. A detector compares their draws with the rows of the other half that have
-    what is given. If few have it, nothing is compared, and plain draws are better,
-    because they are not close to these few rows.
+    They should, unless refitted draws are clearly closer to the rows that have it. Both
+    chains are fitted to one half of the rows. A detector compares their draws with the
+    rows of the other half that have what is given. If few rows have it, nothing is
+    compared: plain draws are better, because they are not close to these few rows.
 
     Of a wide table, only the first columns and the given ones are drawn and compared.
 
@@ -148,7 +146,7 @@ class _Comparison(NamedTuple):
 
     @property
     def is_possible(self) -> bool:
-        """Whether they are enough for a detector; else its score would be no number."""
+        """Whether there are enough rows and draws to fit a detector."""
         return min(len(self.rows), len(self.plain), len(self.refitted)) >= N_FOLDS
 
     def gain_of_refit(self, column_indices: Sequence[int]) -> float:

@@ -106,7 +106,7 @@ def choose_strategies(
     planned : what `plan_strategies` gives; the rest is chosen by trial
     on_trial : called after each trial, with what was tried
     """
-    # "ways" stays, because another path would change what is chosen.
+    # "ways" is a part of the seed: another word could change what is chosen.
     seed = Seed(0).child("ways")
     strategies = list[Strategy]()
     for k, strategy in enumerate(planned):
@@ -186,7 +186,7 @@ def choose_strategy(data: ColumnData, *, seed: Seed, margin: float = 1.0) -> Str
 
 
 def _best_regression(trials: Sequence[_Trial]) -> RidgeStrategy | None:
-    """The regression with the smallest error in trials; None if it is too large."""
+    """The regression with the smallest error in trials; None if that is too large."""
     errors = dict[RidgeStrategy, float]()
     for strategy in SCALE_OF_STRATEGY:
         error = sum(trial.cdf_error(strategy) for trial in trials) / len(trials)

@@ -1,9 +1,9 @@
 """The model of one column, given the columns before it: a tree whose leaves hold rows.
 
 The tree splits the rows by the columns before. A new cell has the value of a random row
-in the leaf, or one between two neighbors there. A number that follows from the columns
-before more closely, as a total from its parts, is what a ridge regression predicts plus
-a residual, and the tree is of the residuals.
+in the leaf, or one between two neighbors there. Some numbers depend on the columns
+before more closely, as a total depends on its parts. Such a number is what a ridge
+regression predicts plus a residual, and the tree holds the residuals.
 
 `fit_column_model` fits a `ColumnModel`: up to two regressions, whose predictions the
 trees see; a tree that says where a cell comes from (`cell_sources`); and the tree that
@@ -115,14 +115,17 @@ class ColumnModel:
         return float(self.sampler.tree.residual_impurity * share_drawn)
 
     def draw(
-        self, partly_drawn: PartlyDrawnRows, rng: np.random.Generator, clip: bool = True
+        self,
+        partly_drawn: PartlyDrawnRows,
+        rng: np.random.Generator,
+        outside_as_undrawn: bool = False,
     ) -> LevelPositions:
         """Positions (m, 1) of new cells for m partly drawn rows, as a `ChainStep`.
 
         A cell may come from four origins, tried in this order: it equals an earlier
         column, or is missing, if such a source is drawn for it; a rule computes it; or
-        it is drawn from the tree. The first of these settles the cell whose position
-        the row allows.
+        it is drawn from the tree. The first origin settles the cell whose position the
+        row allows.
         """
         level_positions = partly_drawn.level_positions
         x, value_prediction = _make_tree_input(
@@ -137,7 +140,7 @@ class ColumnModel:
             self.sampler,
             value_prediction=value_prediction,
             rng=rng,
-            clip=clip,
+            outside_as_undrawn=outside_as_undrawn,
         )
         is_settled = np.full(len(partly_drawn), False)
         sources = None
@@ -178,7 +181,7 @@ class ColumnModel:
             copied = self.column.grid.positions_of(grid_values)
             is_observed = has_value(copied)
             row_indices = row_indices[is_observed]
-            accepted = cells.propose(row_indices, copied[is_observed])
+            accepted = cells.set_where_allowed(row_indices, copied[is_observed])
             is_settled[row_indices[accepted]] = True
         return is_settled
 
@@ -199,10 +202,13 @@ class ColumnModel:
 
 
 def _settle_missing(cells: NewCells, sources: CellSources) -> Mask:
-    """Leave cells missing, where that is their source; which cells (m,) are settled."""
+    """Leave cells missing where that is their source.
+
+    Returns which cells (m,) are settled: the others may not be missing in their rows.
+    """
     row_indices = np.flatnonzero(sources.missing)
     missing = LevelPositions(np.full(len(row_indices), MISSING))
-    accepted = cells.propose(row_indices, missing)
+    accepted = cells.set_where_allowed(row_indices, missing)
     is_settled = np.full(len(sources.source_ids), False)
     is_settled[row_indices[accepted]] = True
     return is_settled
@@ -220,7 +226,7 @@ def _settle_computed(
     follows = ~is_undrawn(computed)
     to_propose = follows & ~is_impossible(computed) & ~is_settled
     row_indices = np.flatnonzero(to_propose)
-    cells.propose(row_indices, computed[row_indices])
+    cells.set_where_allowed(row_indices, computed[row_indices])
     return follows
 
 
@@ -234,7 +240,7 @@ def fit_column_model(
 ) -> ColumnModel:
     """Fit the model of a column given its predictors.
 
-    Cells that follow from `rules` are computed; the tree is of the other rows.
+    Cells that follow from `rules` are computed, and the tree is fitted to other rows.
     """
     rng = np.random.default_rng(seed.key)
     data = limit_predictors(data)
@@ -270,8 +276,9 @@ def _fit_score_regression(
 ) -> RidgeRegression | None:
     """A regression of normal scores, whose predictions are a feature of the trees.
 
-    A tree needs many splits to find a sum of several columns; of this feature it needs
-    few. None for categories, numbers of few levels, and fewer than two predictors.
+    A tree needs many splits to find a sum of several columns, but few splits of this
+    feature. There is none for categories, numbers of few levels, and fewer than two
+    predictors.
     """
     has_many_levels = data.column.n_levels >= MIN_LEVELS_FOR_RIDGE
     if not data.column.is_quantitative or not has_many_levels:

@@ -5,7 +5,7 @@ Each cell has several forms. Take a column of five prices:
 | form         | the cells                        | what for                        |
 |--------------|----------------------------------|---------------------------------|
 | value        | $5.00, $2.50, –, $10.00, $2.50   | the user passes and gets values |
-| code         | 2, 1, −1, 0, 1                   | files; texts are sorted as such |
+| code         | 2, 1, −1, 0, 1                   | files; in alphabetical order    |
 | position     | 1, 0, −1, 2, 0                   | models; all columns look alike  |
 | exact value  | 500, 250, –, 1000, 250           | exact sums and comparisons      |
 | grid value   | 250, 0, NaN, 750, 0              | regressions, interpolation      |
@@ -136,7 +136,7 @@ class Column:
     # Numbers that fewer rows have are rare: samples have others near by
     # (`rare_numbers`).
     min_count: int = 1
-    # What levels became that are merged into others (`rare_levels`).
+    # The levels that rare ones were merged into, by the rare level (`rare_levels`).
     merged_levels: Mapping[Hashable, Hashable] = field(default_factory=dict)
 
     @property

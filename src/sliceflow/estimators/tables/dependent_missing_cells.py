@@ -92,10 +92,10 @@ class DependentMissingCells:
         return cls(missing, computed)
 
     def groups(self, c: int) -> list[MissingCellGroup]:
-        """The missing cells of column c, by which columns their models do not see.
+        """The missing cells of column c, grouped by the columns their models exclude.
 
-        Cells whose models see all columns come first. Those with a rare set of excluded
-        columns are among them.
+        The models of the first group see all columns. Cells for which a rare set of
+        columns should be excluded belong to this group.
         """
         row_indices = np.flatnonzero(self.missing[:, c])
         excluded = self._cells_that_follow(c)[row_indices]
@@ -160,7 +160,7 @@ def _most_frequent_sets(distinct_sets: Mask, counts: Ints) -> list[int]:
     """The indices of the sets of excluded columns that get models of their own.
 
     `distinct_sets` (s, d) has all sets, and `counts` (s,) how many rows have each. The
-    empty set needs no other models.
+    empty set is none of these: its models see all columns.
     """
     by_frequency = np.argsort(-counts, kind="stable").tolist()
     not_empty = [i for i in by_frequency if distinct_sets[i].any()]

@@ -23,8 +23,10 @@ from sliceflow.estimators.tables.given_texts import parse_given_text
 from sliceflow.estimators.tables.parameters import (
     MissingCells,
     RareLevels,
+    RuleSearch,
+    TableParameters,
+    TreeSettingsLike,
     require_missing_cells,
-    require_valid_parameters,
 )
 from sliceflow.estimators.tables.plan import TablePlan
 from sliceflow.estimators.tables.stored_levels import ColumnName
@@ -34,8 +36,7 @@ from sliceflow.estimators.tables.table_rows import (
     as_dataframe,
     read_dataframe,
 )
-from sliceflow.estimators.tables.trees import TreeSettings
-from sliceflow.validation import require_int, with_plain_numbers
+from sliceflow.validation import require_int, require_verbosity, with_plain_numbers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,9 +73,9 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
         `estimators.tables.rule_search`. A constraint on the same columns counts
         instead. "off" finds none.
     missing : "model" or "never", default "model"
-        Whether samples have missing cells: "model" draws them as often, and together
-        with what, as in the table; "never" draws none. (`impute` fills those of a
-        table.)
+        Whether samples have missing cells: "model" draws them as often as in the table,
+        and in rows like those of the table; "never" draws none. (`impute` fills those
+        of a table.)
     tree_settings : TreeSettings, tuple or None, default None
         How fine trees are, such as ``TreeSettings(min_samples_leaf=5, ccp_factor=2)``,
         and from how many near rows dense numbers are drawn. A tuple has the same
@@ -86,9 +87,9 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
         have another near by, between order statistics of the column and on its grid
         (`sliceflow.estimators.tables.rare_numbers`). 1 lets all of them come back.
     rare_levels : "warn", "keep" or "merge", default "warn"
-        What becomes of categories of fewer than `min_count` rows: "keep" draws them as
-        others, "warn" does so with a warning that names the columns, and "merge" draws
-        "other" instead (`sliceflow.estimators.tables.rare_levels`).
+        What becomes of categories of fewer than `min_count` rows: "keep" draws them
+        like all others, "warn" does so with a warning that names the columns, and
+        "merge" draws "other" instead (`sliceflow.estimators.tables.rare_levels`).
     random_state : int, RandomState, Generator or None, default None
         The same seed and machine give the same bits.
     verbose : int, default 0
@@ -144,10 +145,9 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
         *,
         kinds: Mapping[str, str] | None = None,
         constraints: Sequence[str] = (),
-        rules: Literal["auto", "off"] = "auto",
+        rules: RuleSearch = "auto",
         missing: MissingCells = "model",
-        # `TreeSettings` are such tuples, and a file keeps them as those.
-        tree_settings: tuple[int, float] | tuple[int, float, int] | None = None,
+        tree_settings: TreeSettingsLike | None = None,
         min_count: int = 5,
         rare_levels: RareLevels = "warn",
         random_state: RandomStateLike = None,
@@ -165,23 +165,25 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
 
     def _adapter(self, like_fitted: bool = False) -> TableAdapter:
         """The adapter that reads and plans rows, for the current parameters."""
-        require_valid_parameters(self.get_params(deep=False))
         current_rows = None
         if like_fitted:
             current_rows = self._current_rows()
-        tree_settings = None
-        if self.tree_settings is not None:
-            numbers: list[Any] = list(map(with_plain_numbers, self.tree_settings))
-            tree_settings = TreeSettings(*numbers)
-        return TableAdapter(
-            kinds=self.kinds or {},
-            constraints=tuple(self.constraints),
-            search_rules=self.rules == "auto",
-            current_rows=current_rows,
-            tree_settings=tree_settings,
-            min_count=int(self.min_count),
+        return TableAdapter(self._validated_parameters(), current_rows)
+
+    def _validated_parameters(self) -> TableParameters:
+        """The parameters, checked."""
+        parameters = TableParameters(
+            kinds=self.kinds,
+            constraints=self.constraints,
+            rules=self.rules,
+            missing=self.missing,
+            tree_settings=self.tree_settings,
+            min_count=self.min_count,
             rare_levels=self.rare_levels,
         )
+        parameters.require_valid()
+        require_verbosity(self.verbose)
+        return with_plain_numbers(parameters)
 
     def plan(self, X: Any, y: Any = None) -> TablePlan:
         """What ``fit(X)`` would do, its memory and its time. Print it.
@@ -213,7 +215,7 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
         return super().plan(X, y)
 
     def _allows_missing(self) -> bool:
-        """Whether samples have missing cells; an error if `missing` is no choice."""
+        """Whether samples have missing cells; an error for an invalid `missing`."""
         require_missing_cells(self.missing)
         return self.missing == "model"
 
@@ -272,6 +274,7 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
         Examples
         --------
         >>> import pandas as pd
+        >>> from sliceflow import TreeSettings
         >>> net = np.arange(300)
         >>> table = pd.DataFrame({"net": net, "tax": net % 7, "total": net + net % 7})
         >>> settings = TreeSettings(min_samples_leaf=5, ccp_factor=2)
@@ -441,6 +444,7 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
         Examples
         --------
         >>> import pandas as pd
+        >>> from sliceflow import TreeSettings
         >>> table = pd.DataFrame({"a": np.arange(60.0), "b": np.arange(60) % 3})
         >>> settings = TreeSettings(min_samples_leaf=5, ccp_factor=2)
         >>> flow = TableFlow(tree_settings=settings).fit(table)

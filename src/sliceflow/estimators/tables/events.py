@@ -37,7 +37,7 @@ class TableTrialEvent:
 
 @dataclass(frozen=True)
 class ColumnEvent:
-    """A column has got its model, or several that are drawn together."""
+    """A step of the chain is fitted: of one column, or of several drawn together."""
 
     column: str  # the name; of columns that are drawn together all names, with commas
     columns_done: int

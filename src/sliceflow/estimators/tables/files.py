@@ -141,9 +141,10 @@ def _read_text_file(path: Path, words: Collection[str]) -> TableFile:
 
 
 def _with_missing_words(df: pd.DataFrame, words: Collection[str]) -> TableFile:
-    """A table whose columns have types already, without words for missing cells.
+    """A table in which words for missing cells are replaced by missing cells.
 
-    Columns of numbers with such words among them have the type of Python objects.
+    Its columns have types already. But columns of numbers with such words among them
+    have the type of Python objects.
     """
     notes = list[DataWarning]()
     for column_index, name in enumerate(df.columns):
@@ -334,7 +335,7 @@ def _rows_with_cells(text: str, separator: str) -> Iterator[list[str]]:
 def _is_header(first_row: list[str], rows_below: list[list[str]]) -> bool:
     """Whether the first row has the names of columns.
 
-    These are words, or also years, if the cells below those are not all years.
+    Names are words. Years are names, too, if the cells below them are not all years.
     """
     number_columns = [
         i

@@ -32,7 +32,7 @@ MAX_RARE_SHARE = 0.1
 def find_lookups(
     columns: Sequence[Column], level_positions: LevelPositions, derived: set[int]
 ) -> list[LookupRule]:
-    """The rules of functional dependencies, but for columns that others derive."""
+    """The rules of functional dependencies, except of columns that others derive."""
     usable = [
         c
         for c, column in enumerate(columns)
@@ -50,9 +50,10 @@ def find_lookups(
 
 
 def _would_disclose_rows(column: Column) -> bool:
-    """Whether looking these numbers up would draw many that only few rows have.
+    """Whether a lookup by the numbers of this column would disclose many rare ones.
 
-    A determinant is drawn as it stands in the table, and does not move.
+    The keys of a lookup are numbers of the table. So the column could have no others,
+    and its rare numbers could not move.
     """
     if not column.is_quantitative or column.quantity != "number":
         return False

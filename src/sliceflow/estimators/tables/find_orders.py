@@ -20,11 +20,11 @@ from sliceflow.estimators.tables.rules import LinearRule
 # Columns with fewer values are not compared: a column of 0 and 1 is at most many others
 # by accident.
 MIN_LEVELS_OF_ORDER = 8
-# An order a ≤ b is intended only if many differences b − a nearly reach 0. Of the first
-# number of least differences, in rows that could break the order, at least the second
-# share must be in the lower half of their range. It would be a quarter if the density
-# of differences grew from 0 like a straight line, and less in the tail of a
-# distribution, which has no end there.
+# An order a ≤ b is intended only if many differences b − a are nearly 0. So this many
+# least differences are taken, of rows that could break the order, and at least this
+# share of them must be below half of the largest of them. The share would be a quarter
+# if the density of differences grew from 0 like a straight line. It is less in the tail
+# of a distribution that does not end at 0.
 N_LEAST_DIFFERENCES = 100
 MIN_SHARE_NEAR_EQUAL = 0.2
 

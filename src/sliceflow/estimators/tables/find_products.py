@@ -1,7 +1,7 @@
 """Products, quotients and multiples of columns that most rows keep, rounded.
 
-All pairs of columns are tried, in a few rows with different values. What nearly all of
-these keep is a candidate, and all rows judge it.
+All pairs of columns are tried, in a few rows with different values. A rule that nearly
+all of these keep is a candidate, and all rows judge it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def find_products(
     """Products, quotients and multiples that are rules; exact ones come first.
 
     Columns that are `derived` already are not computed again. a = b·c and b = a/c are
-    the same rule: the form counts whose first column has the most levels, because a
+    the same rule. It gets the form whose first column has the most levels, because a
     product has more levels than its factors.
     """
     rules = list[ProductRule]()

@@ -74,7 +74,7 @@ class IntegerRelation(NamedTuple):
 
 
 class _TotalKey(NamedTuple):
-    """What the columns of a sum are sorted by, so that the likeliest total is first."""
+    """A key by which the columns of a sum are sorted, the likeliest total first."""
 
     has_factor: bool  # whether its coefficient is neither 1 nor −1
     step: Fraction  # of its grid, in ones or seconds
@@ -177,7 +177,7 @@ def _find_candidate_relations(numbers: NumberColumns) -> list[IntegerRelation]:
 
 
 def _columns_observed_together(values: Floats) -> list[Ints]:
-    """Sets of columns of values (n, p), as indices: many rows have all cells of a set.
+    """Sets of columns, as indices, that have all their cells in many rows (n, p).
 
     The first is of the columns with the fewest missing cells. Each other set has one
     more column, which is missing in most of those rows.
@@ -208,7 +208,8 @@ def _columns_observed_together(values: Floats) -> list[Ints]:
 def _diverse_rows(unusual: Sequence[Ints], n: int, rng: np.random.Generator) -> Ints:
     """Indices of some of n rows: random ones, and two in which each column is unusual.
 
-    `unusual` has the indices of the latter, for each of p columns.
+    `unusual` has, for each of p columns, the indices of the rows in which it is
+    unusual.
     """
     n_rows = min(n, ROWS_PER_COLUMN * len(unusual) + EXTRA_ROWS)
     chosen = list[int]()
@@ -350,7 +351,7 @@ def _weights_and_unit(
 
 
 def _mode_or_median(values: NDArray[Any], is_exact: bool) -> int | float:
-    """The most frequent of some values (n,), or for floats the median."""
+    """The most frequent one of exact values (n,), or the median of floats (n,)."""
     if not len(values):
         return 0
     if is_exact:

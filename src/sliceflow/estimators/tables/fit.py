@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -21,7 +21,7 @@ from sliceflow.estimators.tables.files import read_if_path
 from sliceflow.estimators.tables.fitted import FittedTable
 from sliceflow.estimators.tables.lazy_chains import LazyChains
 from sliceflow.estimators.tables.neighbor_columns import may_use_neighbors
-from sliceflow.estimators.tables.parameters import RareLevels
+from sliceflow.estimators.tables.parameters import TableParameters
 from sliceflow.estimators.tables.plan import TablePlan
 from sliceflow.estimators.tables.rare_levels import rare_level_codes
 from sliceflow.estimators.tables.strategies import Strategy
@@ -45,13 +45,8 @@ def check_no_y(y: object) -> None:
 class TableAdapter:
     """Reads and plans the rows of a `TableFlow`."""
 
-    kinds: Mapping[str, str]  # of columns, as the user gave them
-    constraints: Sequence[str]
+    parameters: TableParameters
     current_rows: TableRows | None  # new rows must have the same columns
-    tree_settings: TreeSettings | None  # None takes ours
-    search_rules: bool  # whether to find rules beside the constraints
-    min_count: int  # numbers of fewer rows are not drawn
-    rare_levels: RareLevels  # what becomes of levels of fewer rows
 
     def read(self, X: object, y: object) -> TableRows:
         """The rows of a DataFrame, or of the file that a path names; y must be None."""
@@ -63,19 +58,20 @@ class TableAdapter:
 
     def infer_table(self, rows: TableRows) -> Table:
         """Find out what the columns of rows are, and what holds between them."""
+        parameters = self.parameters
         return Table.from_rows(
             rows,
-            self.kinds,
-            self.constraints,
-            search_rules=self.search_rules,
-            min_count=self.min_count,
-            merges_rare_levels=self.rare_levels == "merge",
+            parameters.kinds or {},
+            parameters.constraints,
+            search_rules=parameters.rules == "auto",
+            min_count=parameters.min_count,
+            merges_rare_levels=parameters.rare_levels == "merge",
         )
 
     def plan_fit(self, rows: TableRows, seed: Seed) -> PlannedTableFit:
         """Find out what the columns are, and what the fit will choose by trial."""
         table = self.infer_table(rows)
-        settings = self.tree_settings or DEFAULT_TREE_SETTINGS
+        settings = self.parameters.named_tree_settings or DEFAULT_TREE_SETTINGS
         strategies = plan_strategies(table)
         tried = [
             table.columns[c]
@@ -104,7 +100,7 @@ class TableAdapter:
         plan = self._plan_neighbors(table, plan)
         what = f"{plan.n_rows} rows of {plan.n_columns} columns need"
         require_memory(plan.nbytes, "cpu", what, "fit fewer rows")
-        return PlannedTableFit(plan, table, seed, self.rare_levels == "warn")
+        return PlannedTableFit(plan, table, seed, self.parameters.rare_levels == "warn")
 
     def _plan_neighbors(self, table: Table, plan: TablePlan) -> TablePlan:
         """The plan with near rows, if the table may have them.
@@ -115,7 +111,7 @@ class TableAdapter:
         only_trees: Sequence[Strategy] = ["tree"] * len(table.drawing_order)
         if not may_use_neighbors(table, only_trees):
             return replace(plan, n_neighbors=0)
-        if self.tree_settings is not None:
+        if self.parameters.tree_settings is not None:
             return plan
         # It imports torch, which takes seconds, and other plans need none of it.
         from sliceflow.estimators.tables.choose_neighbors import count_neighbor_trials

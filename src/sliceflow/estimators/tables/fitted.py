@@ -90,7 +90,7 @@ class FittedTable:
 
         They are plain draws that have it, or they are drawn by a chain of the other
         columns that is fitted to the rows that have it (`plain_draws_are_better`). A
-        warning says what is doubtful about what is given.
+        warning says why the rows may be poor, such as that few rows have it.
         """
         given_rows = rows_with_given(self.table, given)
         if given_rows.notes:
@@ -120,8 +120,9 @@ class FittedTable:
     def _prefers_plain_draws(self, given_rows: GivenRows, allow_missing: bool) -> bool:
         """Whether samples are plain draws that have what is given.
 
-        They are not if that would take long, or be worse than draws of a chain that is
-        fitted to the rows that have it, or if rows were moved to have it.
+        There are three reasons to draw by a chain of the rows that have it instead:
+        plain draws would take long, they would be worse, or rows had to be moved to
+        given numbers.
         """
         share = given_rows.share_of(self.table)
         if given_rows.is_moved or share < MIN_SHARE_TO_FILTER:

@@ -1,8 +1,8 @@
 """Columns that are given: which rows of the table have what is given.
 
-Plain draws that have what is given are the answer (`GivenRows.matches`), or draws of a
-chain of the other columns that is fitted to the rows that have it: `FittedTable`
-chooses. For a number that few rows have, the nearest rows are moved to it
+Samples are plain draws that have what is given (`GivenRows.matches`), or draws of
+another chain: one of the other columns, which is fitted to the rows that have it.
+`FittedTable` chooses. If few rows have a given number, the nearest rows are moved to it
 (`moved_rows`).
 """
 
@@ -102,7 +102,7 @@ class GivenRows:
     fixed_values: dict[int, pd.Series]
     rules: tuple[Rule, ...] = ()  # of ranges and lists
     is_moved: bool = False  # whether rows were moved
-    # What is doubtful, for a warning, such as that few rows have a value.
+    # The parts of a warning, such as that few rows have a value.
     notes: tuple[str, ...] = ()
 
     @property
@@ -114,7 +114,7 @@ class GivenRows:
         return indices
 
     def share_of(self, table: Table) -> float:
-        """The share of the rows of a table that these are."""
+        """How many rows these are, as a share of the rows of a table."""
         return len(self.level_positions) / len(table.level_positions)
 
     def matches(self, level_positions: LevelPositions) -> Mask:
@@ -171,7 +171,7 @@ class _Given:
 
     @property
     def notes(self) -> list[str]:
-        """What is doubtful about single columns, for a warning."""
+        """The parts of a warning that are about single columns."""
         return list(chain.from_iterable(column.notes for column in self.columns))
 
     @property
@@ -243,7 +243,7 @@ def rows_with_given(table: Table, given: Mapping[ColumnName, object]) -> GivenRo
 
 
 def _find_matching_rows(table: Table, all_given: _Given) -> _MatchingRows:
-    """The rows of a table, which has the given rules, that samples may come from."""
+    """The rows that samples may come from. The table has the given rules already."""
     n = len(table.level_positions)
     is_match = np.full(n, True)
     has_given = np.full(n, True)

@@ -136,7 +136,7 @@ class Grid:
     def positions_of_exact(
         self, exact_values: ExactValues, unit: Fraction | None
     ) -> LevelPositions:
-        """The positions (m,) of values (m,) that count any unit; None for floats.
+        """The positions (m,) of values (m,) that count `unit`; it is None for floats.
 
         They are `IMPOSSIBLE` where the column cannot have the value.
         """
@@ -152,9 +152,9 @@ class Grid:
     def grid_values_of(
         self, exact_values: ExactValues, unit: Fraction | None
     ) -> GridValues:
-        """The grid values (m,) of values (m,) that count any unit; None for floats.
+        """The grid values (m,) of values (m,) that count `unit`; it is None for floats.
 
-        Grid values of what is not on the grid are not whole.
+        They are not whole where a value is not on the grid.
         """
         ratio = (unit or Fraction(1)) / (self.unit or Fraction(1))
         numerator = ratio.numerator

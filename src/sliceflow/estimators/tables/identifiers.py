@@ -2,9 +2,8 @@
 
 They must not appear in samples. `judge_identifier` finds such columns, with what
 `personal` says about persons. Where values are nearly unique, each new row has a new
-one (`new_identifiers`). Where they repeat, as those of a customer with many orders, new
-rows have them as often and together with what the table says, but under new values: one
-for each person in a sample.
+one (`new_identifiers`). Where they repeat, as those of a customer with many orders,
+they are drawn like categories, and then each one that was drawn gets a new value.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ def fill_missing(
 def _sample_training_rows(table: Table, seed: Seed) -> LevelPositions:
     """Positions (r, d) of the training rows to learn from, in random order."""
     n_rows = min(MAX_TRAINING_ROWS, MAX_TRAINING_CELLS // len(table.columns))
-    # "some" stays, because another path would change what is filled in.
+    # "some" is a part of the seed: with another word, other cells would be drawn.
     order = numpy_rng(seed.child("some")).permutation(len(table.level_positions))
     return table.level_positions[order[:n_rows]]
 
@@ -235,7 +235,7 @@ class _TrainingCopies:
         }
         for excluded_indices in excluded_sets:
             if excluded_indices:
-                # "hidden" stays, because another path would change what is filled in.
+                # "hidden" is a part of the seed, as is "some" above.
                 models[excluded_indices] = self._fit_without(
                     excluded_indices,
                     column_index,
@@ -256,7 +256,7 @@ class _TrainingCopies:
         seen = [c for c in self.fillable if c not in unseen]
         predictors = np.array(seen, dtype=np.int64)
         data = ColumnData(self.columns, copies[0], column_index, predictors)
-        # "way" stays, because another path would change what is filled in.
+        # "way" is a part of the seed, as is "some" above.
         strategy = choose_strategy(data, seed=seed.child("way"))
         models = []
         for t, copy_positions in enumerate(copies):

@@ -16,8 +16,8 @@ from sliceflow.estimators.tables.trees import TreeSettings
 class LazyChains:
     """The chains of a table that draw its rows.
 
-    A fit puts the one here that it has fitted. A file holds none, because the rows, the
-    seed and the strategies give the same chain again.
+    A fit passes the chain that it has fitted. A file holds no chain, because the rows,
+    the seed and the strategies give the same one again.
     """
 
     table: Table

@@ -21,25 +21,35 @@ import numpy as np
 from sliceflow.arrays import Floats, Mask
 
 # Two kinds of floats that must not be mixed. These are classes instead of `NewType`s
-# because a column of positions shall have the type of positions, too.
+# because a part of an array of positions shall have the type of positions, too. numpy's
+# own types leave open what an index gives.
 if TYPE_CHECKING:
 
-    class _TypedFloats(np.ndarray[tuple[Any, ...], np.dtype[np.float64]]):
-        """An array of which a part has the same type, and one element is a float."""
+    class LevelPositions(np.ndarray[tuple[Any, ...], np.dtype[np.float64]]):
+        """Positions: levels, values between levels, and the constants above.
+
+        They are those of a column (n,) or of a table (n, d).
+        """
 
         def __new__(cls, values: Floats) -> Self: ...
-        # numpy's own types leave open what an index gives.
+        # A cell of a column, or a row of a table.
         @overload  # type: ignore[override]
-        def __getitem__(self, key: int | tuple[int, int]) -> float: ...
+        def __getitem__(self, key: int | np.integer[Any]) -> Self | float: ...
+        @overload
+        def __getitem__(self, key: tuple[int, int]) -> float: ...
         @overload
         def __getitem__(self, key: Any) -> Self: ...
         def __getitem__(self, key: Any) -> Any: ...
 
-    class LevelPositions(_TypedFloats):
-        """Positions: levels, values between levels, and the constants above."""
+    class GridValues(np.ndarray[tuple[int], np.dtype[np.float64]]):
+        """Grid values of a column (n,); missing cells are NaN."""
 
-    class GridValues(_TypedFloats):
-        """Grid values; missing cells are NaN."""
+        def __new__(cls, values: Floats) -> Self: ...
+        @overload  # type: ignore[override]
+        def __getitem__(self, key: int | np.integer[Any]) -> float: ...
+        @overload
+        def __getitem__(self, key: Any) -> Self: ...
+        def __getitem__(self, key: Any) -> Any: ...
 
 else:
     # When the code runs, both are arrays like any other.

@@ -145,7 +145,7 @@ def _move_rows(
 
 
 class _MovedNumbers(NamedTuple):
-    """Numbers of p columns of k rows, in standard deviations from their means."""
+    """Numbers of p columns before and after rows move, in standard deviations."""
 
     before: Floats  # (k, p), of rows as they are
     after: Floats  # (k, p), of the same rows when they have moved
@@ -234,7 +234,7 @@ class _LeastSquaresChange(NamedTuple):
         return cls(change, float(residuals @ residuals), len(y) - 1 - int(rank))
 
     def share_above_noise(self, smaller: _LeastSquaresChange) -> float:
-        """The share, 0 to 1, of the gain over a smaller regression that is no noise."""
+        """Which share (0 to 1) of the gain over a smaller regression is not noise."""
         n_added = smaller.degrees_of_freedom - self.degrees_of_freedom
         explained = smaller.residual_square - self.residual_square
         if n_added <= 0 or self.degrees_of_freedom <= 0 or explained <= 0:

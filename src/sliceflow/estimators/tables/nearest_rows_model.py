@@ -93,7 +93,10 @@ class NearestRowsModel:
         )
 
     def draw(
-        self, partly_drawn: PartlyDrawnRows, rng: np.random.Generator, clip: bool = True
+        self,
+        partly_drawn: PartlyDrawnRows,
+        rng: np.random.Generator,
+        outside_as_undrawn: bool = False,
     ) -> LevelPositions:
         """Positions (m, p) of the drawn columns, for m partly drawn rows.
 

@@ -38,7 +38,7 @@ _cache: WeakKeyDictionary[Table, dict[_CacheKey, list[int]]] = WeakKeyDictionary
 
 
 def may_use_neighbors(table: Table, strategies: Sequence[Strategy]) -> bool:
-    """Whether nearest rows may draw dense numbers: in small, free tables.
+    """Whether nearest rows may draw dense numbers: in small tables without constraints.
 
     A constraint may compare any columns, and near rows would break it.
     """

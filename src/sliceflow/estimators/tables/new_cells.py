@@ -1,4 +1,4 @@
-"""The cells of one column that are being drawn: proposals until all are allowed."""
+"""The new cells of one column: each is drawn again until its row allows it."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ DRAWS_PER_NODE = 4
 
 
 @dataclass(frozen=True, eq=False)
-class _OpenCells:
-    """Cells of the column without an accepted draw, and where to draw them from."""
+class _CellsInNodes:
+    """Cells of the column, and the nodes of the tree from which they are drawn."""
 
     row_indices: Ints  # (k,), their rows
     node: Ints  # (k,), nodes of the tree
@@ -35,16 +35,16 @@ class _OpenCells:
     def __len__(self) -> int:
         return len(self.row_indices)
 
-    def select(self, is_taken: Mask) -> _OpenCells:
+    def select(self, is_taken: Mask) -> _CellsInNodes:
         """The cells for which a mask (k,) is True."""
-        return _OpenCells(self.row_indices[is_taken], self.node[is_taken])
+        return _CellsInNodes(self.row_indices[is_taken], self.node[is_taken])
 
 
 @dataclass(frozen=True, eq=False)
 class _Proposals:
     """A draw for each of k cells."""
 
-    cells: _OpenCells
+    cells: _CellsInNodes
     positions: LevelPositions  # (k,)
     is_from_row: Mask  # (k,), which of them are cells of a row of the table
 
@@ -52,16 +52,19 @@ class _Proposals:
     def draw(
         cls,
         sampler: NodeSampler,
-        cells: _OpenCells,
+        cells: _CellsInNodes,
         value_prediction: Floats | None,
         rng: np.random.Generator,
-        clip: bool,
+        outside_as_impossible: bool,
     ) -> _Proposals:
-        """Draw each cell from its node; `value_prediction` (m,) is of all rows."""
+        """Draw each cell from its node; `value_prediction` (m,) is of all rows.
+
+        `NodeSampler.draw` explains `outside_as_impossible`.
+        """
         prediction = None
         if value_prediction is not None:
             prediction = value_prediction[cells.row_indices]
-        drawn = sampler.draw(cells.node, prediction, rng, clip)
+        drawn = sampler.draw(cells.node, prediction, rng, outside_as_impossible)
         return cls(cells, drawn.positions, drawn.is_from_row)
 
     def select(self, is_taken: Mask) -> _Proposals:
@@ -76,9 +79,8 @@ class _Proposals:
 class NewCells:
     """The new cells of one column, for rows that are partly drawn.
 
-    A cell is proposed, and accepted if its row allows it. Cells from the tree are
-    drawn again where they are refused: first from the same leaf, then from the nodes
-    above it.
+    A cell is set if its row allows it. Cells from the tree are drawn again where their
+    rows refuse them: first from the same leaf, then from the nodes above it.
 
     Parameters
     ----------
@@ -88,8 +90,8 @@ class NewCells:
     value_prediction : (m,), what the sampler's regression predicts; None if it has
         none
     rng : the random numbers of all draws
-    clip : whether predictions beyond the ends of the column are clipped to these;
-        otherwise, their cells are left undrawn
+    outside_as_undrawn : whether cells with a prediction beyond the ends of the column
+        are left undrawn; otherwise, they get the value at the nearest end
 
     Attributes
     ----------
@@ -104,7 +106,7 @@ class NewCells:
         *,
         value_prediction: Floats | None,
         rng: np.random.Generator,
-        clip: bool,
+        outside_as_undrawn: bool,
     ) -> None:
         self.positions = LevelPositions(np.full(len(partly_drawn), UNDRAWN))
         self._partly_drawn = partly_drawn
@@ -112,23 +114,23 @@ class NewCells:
         self._sampler = sampler
         self._value_prediction = value_prediction
         self._rng = rng
-        self._clip = clip
+        self._outside_as_undrawn = outside_as_undrawn
 
-    def propose(self, row_indices: Ints, positions: LevelPositions) -> Mask:
+    def set_where_allowed(self, row_indices: Ints, positions: LevelPositions) -> Mask:
         """Set the cells of rows (k,) to positions (k,), where the rows allow these.
 
-        Returns which proposals (k,) were accepted.
+        Returns which cells (k,) were set.
         """
-        accepted = self._partly_drawn.allows(self._column_index, row_indices, positions)
-        self.positions[row_indices[accepted]] = positions[accepted]
-        return accepted
+        allowed = self._partly_drawn.allows(self._column_index, row_indices, positions)
+        self.positions[row_indices[allowed]] = positions[allowed]
+        return allowed
 
     def draw_from_leaves(self, row_indices: Ints, leaf: Ints) -> None:
         """Draw the cells of rows (k,) from their leaves (k,), until all are allowed.
 
         A cell stays undrawn if none of `MAX_DRAWS` draws is allowed.
         """
-        refused = _OpenCells(row_indices, leaf)
+        refused = _CellsInNodes(row_indices, leaf)
         for attempt in range(1, MAX_DRAWS + 1):
             if not len(refused):
                 break
@@ -136,24 +138,36 @@ class NewCells:
             if attempt % DRAWS_PER_NODE == 0:
                 refused = self._climb(refused)
 
-    def _draw_once(self, cells: _OpenCells) -> _OpenCells:
-        """Propose one draw for each of k cells, and return the refused ones.
+    def _draw_once(self, cells: _CellsInNodes) -> _CellsInNodes:
+        """Draw k cells once, and return those whose draws are not allowed."""
+        proposals = self._draw_proposals(cells)
+        row_indices = proposals.cells.row_indices
+        was_set = self.set_where_allowed(row_indices, proposals.positions)
+        self._move_rare_numbers(self._disclosing_cells(proposals.select(was_set)))
+        return proposals.cells.select(~was_set)
 
-        Predictions beyond the ends of the column are not among these: draws from other
-        nodes would be no better.
+    def _draw_proposals(self, cells: _CellsInNodes) -> _Proposals:
+        """Draws of k cells, without those that have to stay undrawn.
+
+        These are predictions beyond the ends of the column, if they are not moved to
+        the ends: draws from other nodes would be no better.
         """
         drawn = _Proposals.draw(
-            self._sampler, cells, self._value_prediction, self._rng, self._clip
+            self._sampler,
+            cells,
+            self._value_prediction,
+            self._rng,
+            outside_as_impossible=self._outside_as_undrawn,
         )
-        proposals = drawn.select(~is_impossible(drawn.positions))
-        accepted = self.propose(proposals.cells.row_indices, proposals.positions)
-        is_rare = rare_numbers.is_rare(self._sampler.column, proposals.positions)
-        discloses_row = accepted & is_rare & proposals.is_from_row
-        self._move_rare_numbers(proposals.cells.select(discloses_row))
-        return proposals.cells.select(~accepted)
+        return drawn.select(~is_impossible(drawn.positions))
 
-    def _move_rare_numbers(self, cells: _OpenCells) -> None:
-        """Move accepted cells with rare numbers. One stays if no move is allowed."""
+    def _disclosing_cells(self, proposals: _Proposals) -> _CellsInNodes:
+        """The cells with a rare number that comes from a row of the table."""
+        is_rare = rare_numbers.is_rare(self._sampler.column, proposals.positions)
+        return proposals.cells.select(is_rare & proposals.is_from_row)
+
+    def _move_rare_numbers(self, cells: _CellsInNodes) -> None:
+        """Move the rare numbers of cells. One stays if no move is allowed."""
         column = self._sampler.column
         for _ in range(rare_numbers.MAX_MOVES):
             if not len(cells):
@@ -161,9 +175,9 @@ class NewCells:
             leaf_range = self._sampler.level_range(cells.node)
             rare = self.positions[cells.row_indices]
             moved = rare_numbers.move(column, rare, leaf_range, self._rng)
-            accepted = self.propose(cells.row_indices, moved)
-            cells = cells.select(~accepted)
+            was_moved = self.set_where_allowed(cells.row_indices, moved)
+            cells = cells.select(~was_moved)
 
-    def _climb(self, cells: _OpenCells) -> _OpenCells:
+    def _climb(self, cells: _CellsInNodes) -> _CellsInNodes:
         """The same cells, each to be drawn from the parent of its node."""
-        return _OpenCells(cells.row_indices, self._sampler.tree.parent[cells.node])
+        return _CellsInNodes(cells.row_indices, self._sampler.tree.parent[cells.node])

@@ -198,7 +198,7 @@ def _new_texts(known: Sequence[str], n: int, rng: np.random.Generator) -> list[s
 
 
 def _with_room(form: Form, n: int) -> list[str]:
-    """The characters for each place of a form, or of a longer one, with n texts."""
+    """The characters for each place of a form, made longer until it has n texts."""
     places = list(form)
     while math.prod(len(characters) for characters in places) < n:
         _add_place(places)
@@ -235,11 +235,12 @@ def _fill_places(
 
 
 def _add_place(places: list[str], word_from_end: int = 0) -> None:
-    """Insert a place behind a word or number that has a choice, like its last one.
+    """Make a word or number longer by one place, with the characters of its last one.
 
-    It is the last word, or one before: `word_from_end` counts on from there, and begins
-    again. An e-mail address grows before its @ if all have the same domain. A text
-    without any choice grows by a digit at its end.
+    Only words grow that have a choice of characters: so an e-mail address grows before
+    its @ if all have the same domain. `word_from_end` says which of these words: 0 is
+    the last one, 1 the one before, and so on; after the first, it is the last one
+    again. A text without any choice grows by a digit at its end.
     """
     ends = _ends_of_free_words(places)
     if not ends:
@@ -265,7 +266,7 @@ def _ends_of_free_words(places: Sequence[str]) -> list[int]:
 
 
 def _kind_of_place(characters: str) -> Literal["fixed", "digit", "letter"]:
-    """Whether a place has no choice, and if it has one, of what."""
+    """Whether a place has one fixed character, or a choice of digits or letters."""
     if len(characters) == 1:
         return "fixed"
     if characters[0].isdecimal():
@@ -305,7 +306,7 @@ class _WantedIntegers(NamedTuple):
 def _choose_ranges(
     column: EncodedColumn, n_known_of: Counter[int], n_wanted_of: Counter[int]
 ) -> list[_WantedIntegers]:
-    """From which ranges new integers are drawn, of one number of digits each.
+    """The ranges from which new integers are drawn, one for each number of digits.
 
     The counters have the known and the wanted integers by their number of digits. If a
     range has no room for its wanted integers, they are drawn from the next one.

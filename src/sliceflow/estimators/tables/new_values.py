@@ -92,7 +92,7 @@ class NewValuePolicy:
     def is_rare_number(self) -> Mask:
         """Which levels (k,) are numbers of too few rows: samples have others instead.
 
-        The module `rare_numbers` moves them. None is one if only observed
+        The module `rare_numbers` moves them. There are none if only observed
         values may be drawn.
         """
         column = self._column
@@ -109,7 +109,10 @@ class NewValuePolicy:
 
     @property
     def may_fill_gaps(self) -> bool:
-        """Whether there may be numbers between levels: of many, or on a full grid."""
+        """Whether there may be new numbers between levels.
+
+        That takes many levels, or levels that are neighbors on the grid.
+        """
         if not self.are_possible:
             return False
         return self.has_full_grid or bool(self.interpolable_levels.any())

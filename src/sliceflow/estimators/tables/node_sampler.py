@@ -43,20 +43,24 @@ class NodeSampler:
         node: Ints,
         prediction: Floats | None,
         rng: np.random.Generator,
-        clip: bool,
+        outside_as_impossible: bool,
     ) -> DrawnCells:
         """Draw a cell from each of the nodes (m,).
 
         `prediction` (m,) is what the regression predicts, None without a regression.
-        Sums of prediction and residual that are beyond the ends of the column are
-        `IMPOSSIBLE`, or with `clip` at the nearest end.
+        A sum of prediction and residual beyond the ends of the column becomes the
+        nearest end, or `IMPOSSIBLE` with `outside_as_impossible`.
         """
         drawn = self.tree.draw(node, rng)
         is_leaf = self.tree.is_leaf(node)
         if self.value_regression is not None:
             assert prediction is not None, "the tree has residuals of a regression"
             positions = self._add_residual(
-                self.value_regression, prediction, drawn, is_leaf, clip
+                self.value_regression,
+                prediction,
+                drawn,
+                is_leaf,
+                outside_as_impossible,
             )
             return DrawnCells(positions, is_from_row=np.full(len(node), False))
         if not self.column.new_value_policy.interpolable_levels.any():
@@ -73,7 +77,7 @@ class NodeSampler:
         prediction: Floats,
         drawn: DrawnValues,
         is_leaf: Mask,
-        clip: bool,
+        outside_as_impossible: bool,
     ) -> LevelPositions:
         """Positions (m,) of predictions (m,) plus drawn residuals.
 
@@ -81,7 +85,9 @@ class NodeSampler:
         """
         between = drawn.below + drawn.fraction * (drawn.above - drawn.below)
         residual = np.where(is_leaf, between, drawn.values)
-        return regression.to_positions(self.column, prediction + residual, clip)
+        return regression.to_positions(
+            self.column, prediction + residual, outside_as_impossible
+        )
 
     def _interpolate(self, drawn: DrawnValues, is_leaf: Mask) -> LevelPositions:
         """Positions (m,) between two rows of leaves, where new values may be."""

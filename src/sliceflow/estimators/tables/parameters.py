@@ -1,9 +1,10 @@
-"""The parameters of a `TableFlow`: their choices and their checks."""
+"""The parameters of a `TableFlow`, with their types and their checks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
 
 from sliceflow.estimators.tables.trees import TreeSettings
 from sliceflow.validation import (
@@ -13,33 +14,59 @@ from sliceflow.validation import (
     require,
     require_choice,
     require_int,
-    require_verbosity,
+    with_plain_numbers,
 )
 
+# Whether the fit searches for rules.
+RuleSearch = Literal["auto", "off"]
 # What samples have where the table has missing cells.
 MissingCells = Literal["model", "never"]
 # How levels of categories that few rows have are treated: they are kept with or without
 # a warning, or merged.
 RareLevels = Literal["warn", "keep", "merge"]
+# `TreeSettings` are such tuples, and a file keeps them as those.
+TreeSettingsLike: TypeAlias = tuple[int, float] | tuple[int, float, int]
 
 
-def require_valid_parameters(parameters: Mapping[str, Any]) -> None:
-    """Raise a `ParameterError` for the first invalid parameter."""
-    _require_kinds(parameters["kinds"])
-    constraints = parameters["constraints"]
-    is_list = isinstance(constraints, list | tuple)
-    requirement = "a list of expressions such as ['a <= b']"
-    require(is_list, "constraints", constraints, requirement)
-    require_choice("rules", parameters["rules"], ("auto", "off"))
-    require_missing_cells(parameters["missing"])
-    _require_tree_settings(parameters["tree_settings"])
-    require_int("min_count", parameters["min_count"], 1)
-    require_choice("rare_levels", parameters["rare_levels"], get_args(RareLevels))
-    require_verbosity(parameters["verbose"])
+@dataclass(frozen=True, eq=False)
+class TableParameters:
+    """The parameters of a `TableFlow` that a fit needs, as the user gave them."""
+
+    kinds: Mapping[str, str] | None
+    constraints: Sequence[str]
+    rules: RuleSearch
+    missing: MissingCells
+    tree_settings: TreeSettingsLike | None
+    min_count: int
+    rare_levels: RareLevels
+
+    def require_valid(self) -> None:
+        """Raise a `ParameterError` for the first invalid parameter."""
+        _require_kinds(self.kinds)
+        is_list = isinstance(self.constraints, list | tuple)
+        requirement = "a list of expressions such as ['a <= b']"
+        require(is_list, "constraints", self.constraints, requirement)
+        require_choice("rules", self.rules, get_args(RuleSearch))
+        require_missing_cells(self.missing)
+        _require_tree_settings(self.tree_settings)
+        require_int("min_count", self.min_count, 1)
+        require_choice("rare_levels", self.rare_levels, get_args(RareLevels))
+
+    @property
+    def named_tree_settings(self) -> TreeSettings | None:
+        """The valid tree settings, with numbers in Python's types; None for ours."""
+        if self.tree_settings is None:
+            return None
+        settings = TreeSettings(*self.tree_settings)
+        return TreeSettings(
+            min_samples_leaf=with_plain_numbers(settings.min_samples_leaf),
+            ccp_factor=with_plain_numbers(settings.ccp_factor),
+            n_neighbors=with_plain_numbers(settings.n_neighbors),
+        )
 
 
 def require_missing_cells(missing: object) -> None:
-    """Raise a `ParameterError` unless the parameter `missing` is a choice."""
+    """Raise a `ParameterError` unless `missing` is one of its choices."""
     require_choice("missing", missing, get_args(MissingCells))
 
 
@@ -57,7 +84,7 @@ def _is_count(value: object, minimum: int) -> bool:
 
 
 def _require_tree_settings(tree_settings: object) -> None:
-    """Raise a `ParameterError` unless the parameter is None, or numbers in range."""
+    """Raise a `ParameterError` unless the settings are None, or numbers in range."""
     is_valid = tree_settings is None
     if isinstance(tree_settings, tuple) and len(tree_settings) in (2, 3):
         settings = TreeSettings(*tree_settings)

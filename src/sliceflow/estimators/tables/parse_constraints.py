@@ -68,7 +68,7 @@ def parse_constraint(text: object, columns: Sequence[Column]) -> Rule:
 
 
 class _Terms(NamedTuple):
-    """One side of a comparison: Σ sign·column, and a number on the other side."""
+    """The two sides of a comparison: Σ sign·column, and the number `bound`."""
 
     names: list[str]
     signs: list[int]  # 1 or −1

@@ -52,7 +52,7 @@ class PartlyDrawnRows:
             allowed = ~is_missing(positions)
         if self._rule_set is None:
             return allowed
-        return allowed & self._rule_set.allows(
+        return allowed & self._rule_set.can_still_keep(
             self._rule_positions, c, row_indices, positions
         )
 

@@ -31,7 +31,10 @@ class PerLevelModel:
         return float(np.mean([model.unexplained for model in self.models.values()]))
 
     def draw(
-        self, partly_drawn: PartlyDrawnRows, rng: np.random.Generator, clip: bool = True
+        self,
+        partly_drawn: PartlyDrawnRows,
+        rng: np.random.Generator,
+        outside_as_undrawn: bool = False,
     ) -> LevelPositions:
         """New cells (m, 1) for m partly drawn rows, each by the model of its level.
 
@@ -42,6 +45,6 @@ class PerLevelModel:
         for level, model in self.models.items():
             row_indices = np.flatnonzero(labels == level)
             positions[row_indices] = model.draw(
-                partly_drawn.take(row_indices), rng, clip
+                partly_drawn.take(row_indices), rng, outside_as_undrawn
             )
         return positions

@@ -219,7 +219,7 @@ def _are_names(column_name: str, texts: Sequence[str], rows_per_value: float) ->
             return True
         is_name_column = _NAME_COLUMN.search(column_name) is not None
         return is_name_column and share >= _MIN_SHARE_IN_NAME_COLUMN
-    # One word is a name only where few rows share it: Anna is nobody in particular.
+    # A single word such as Anna identifies somebody only if few rows have it.
     is_one_word = _share(_ONE_NAME, texts) >= MIN_PERSONAL_SHARE
     if not is_one_word or not is_of_few_rows:
         return False

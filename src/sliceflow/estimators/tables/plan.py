@@ -97,8 +97,8 @@ class TablePlan(FitPlan):
     def tree_settings_for(self, allow_missing: bool) -> TreeSettings:
         """The settings to draw rows with or without missing cells.
 
-        Nearest rows give their missing cells to draws, so without these trees draw all
-        columns.
+        Draws from nearest rows have the missing cells of these rows. So if no cell may
+        be missing, trees draw all columns.
         """
         if allow_missing:
             return self.tree_settings
@@ -179,7 +179,7 @@ class TablePlan(FitPlan):
 
     @property
     def _n_predictors(self) -> int:
-        """How many columns all trees see together, with one for each tree itself."""
+        """The number of columns that trees see or draw, summed over all trees."""
         n_drawn = len(self.order)
         # Each column sees those before it.
         return n_drawn + sum(min(k, MAX_PREDICTORS) for k in range(n_drawn))
@@ -200,7 +200,7 @@ class TablePlan(FitPlan):
         return seconds_per_trial * self.n_neighbor_trials
 
     def is_compatible_with(self, table: Table) -> bool:
-        """Whether a fit to a table, of the rows of a file, could have had this plan."""
+        """Whether this can be the plan of a fit to a table, as in a sound file."""
         names = tuple(table.names[c] for c in table.drawing_order)
         if self.order != names or len(self.strategies) != len(names):
             return False

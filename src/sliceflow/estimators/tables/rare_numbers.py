@@ -119,8 +119,8 @@ def _round_away_from(
 ) -> LevelPositions:
     """Positions (m,), rounded to the grid, but not to the levels (m,) they left.
 
-    What rounding would move back goes one step of the grid, up or down, inside the
-    limits.
+    A number that rounding would move back goes one step of the grid up or down, inside
+    the limits.
     """
     grid = column.grid
     before = grid.grid_values[level]

@@ -116,20 +116,20 @@ class RidgeRegression:
         return self.intercept + np.concatenate(predictions)
 
     def to_positions(
-        self, column: Column, values: Floats, clip: bool = True
+        self, column: Column, values: Floats, outside_as_impossible: bool = False
     ) -> LevelPositions:
         """The positions of values (m,) that are on the scale of the regression.
 
-        Values outside the range of the column become its lowest or highest value, or
-        `IMPOSSIBLE` without `clip`.
+        A value outside the range of the column becomes the lowest or highest value of
+        the column, or `IMPOSSIBLE` with `outside_as_impossible`.
         """
         grid_values = values
         if self.scale == "log":
             exponentials = np.exp(np.minimum(values, MAX_EXPONENT))
             grid_values = exponentials - _log_offset(column)
-        if clip:
-            return column.nearest_positions(GridValues(grid_values))
-        return column.grid.rounded_positions(GridValues(grid_values))
+        if outside_as_impossible:
+            return column.grid.rounded_positions(GridValues(grid_values))
+        return column.nearest_positions(GridValues(grid_values))
 
     def is_exact(self, data: ColumnData) -> bool:
         """Whether errors are tiny, as those of a total that is computed from parts."""

@@ -1,7 +1,7 @@
 """Distances of rows of a table to the nearest of other rows.
 
-A distance is Σ|xᵢ − yᵢ| of numbers, as shares of their range, and 2 for each other
-level.
+A distance is a sum over columns. A column of numbers adds their difference, as a share
+of the column's range; a column of other levels adds 2 if the levels differ.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ cell that follows from others. Few functions write cells of rows:
 | function                           | question                    | writes            |
 |------------------------------------|-----------------------------|-------------------|
 | `RuleSet.broken`                   | do rows break one rule?     | nothing           |
-| `RuleSet.allows`                   | may a column have these     | nothing: it       |
-|                                    | values?                     | solves a copy     |
+| `RuleSet.can_still_keep`           | can rows keep the rules     | nothing: it       |
+|                                    | with this value?            | solves a copy     |
 | `solve_rules.solve_column`         | what follows for a column?  | nothing: it       |
 |                                    |                             | returns a column  |
 | `PartlyDrawnRows.set_columns`      | (a model has drawn columns) | these columns     |
@@ -146,27 +146,25 @@ class RuleSet:
 
     # Which rows keep the rules
 
-    def allows(
+    def can_still_keep(
         self,
         level_positions: LevelPositions,
         c: int,
         row_indices: Ints,
         positions: LevelPositions,
     ) -> Mask:
-        """Whether rows can keep the rules if a column has certain positions.
+        """Which rows (k,) can still keep the rules if a column has these positions.
 
-        The rules are solved in a copy, for the undrawn cells that follow: no row
-        changes. False says that a rule is broken then, or that a column cannot have
-        what follows. True does not say that the rule holds for this very position:
+        What follows from the positions is computed in a copy: no row changes. A row
+        cannot keep the rules if one is broken then, or if a column cannot have what
+        follows. Nothing follows from a rule of which several cells are undrawn.
 
-        - A derived column, such as a total, is computed again when the row is finished.
-          If all other cells of its rule are drawn, its position does not count, and the
-          answer is whether it can have the one that follows.
-        - Where several cells of a rule are undrawn, nothing follows yet.
+        A derived column, such as a total, is computed again when the row is finished.
+        So if all other cells of its rule are drawn, its own position does not count.
 
         Take total = a + b, with numbers from 0 to 3 in a and b, and 0 to 6 in total:
 
-        | drawn     | asked     | allowed                                           |
+        | drawn     | asked     | can the row keep the rule?                        |
         |-----------|-----------|---------------------------------------------------|
         | b=1       | a=3       | yes: total can be 4                               |
         | total=6   | a=2       | no: b cannot be 4                                 |
@@ -176,8 +174,7 @@ class RuleSet:
 
         Parameters
         ----------
-        level_positions : (m, d), all rows that are being drawn; cells that are not
-            drawn yet are `UNDRAWN`
+        level_positions : (m, d), the rows that are being drawn
         c : the index of the column
         row_indices : (k,), the rows in question
         positions : (k,), what the column would have in these rows

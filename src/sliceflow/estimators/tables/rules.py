@@ -71,7 +71,7 @@ class LinearRule:
 
     @property
     def solvable_indices(self) -> tuple[int, ...]:
-        """Columns that can be computed from the others: the total, the last part."""
+        """Columns that can be computed: the total, then its parts from the last."""
         if self.relation != "=":
             return ()
         total, *parts = self.column_indices
@@ -160,7 +160,7 @@ class ProductRule:
 
     @property
     def solvable_indices(self) -> tuple[int, ...]:
-        """Columns that can be computed from the others: the product, the last factor.
+        """Columns that can be computed: the product, then its factors from the last.
 
         A factor that stands in the product twice cannot be computed.
         """
@@ -340,7 +340,7 @@ class LookupRule:
 
     @property
     def needs_known_levels(self) -> bool:
-        """Whether only levels have a key; but all times have parts."""
+        """Whether only levels have a key. Parts of dates are keys of new dates, too."""
         return self.date_part is None
 
     @property

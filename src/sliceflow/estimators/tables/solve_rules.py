@@ -43,8 +43,9 @@ def solve_column(
 ) -> LevelPositions:
     """The positions (m,) of column c that follow from the other cells of rows (m, d).
 
-    The first rule counts of which all other cells have a value. `UNDRAWN` if there is
-    none, `IMPOSSIBLE` if the column cannot have the value.
+    The first rule decides whose other cells all have a value. The position is
+    `UNDRAWN` if there is no such rule, and `IMPOSSIBLE` if the column cannot have the
+    value.
     """
     positions = LevelPositions(np.full(len(level_positions), UNDRAWN))
     for rule in rules:
@@ -109,9 +110,9 @@ def _solve_rule(
 ) -> bool:
     """Solve a rule for a cell in each row where all its others have a value, in place.
 
-    With `only_determined`, not in rows where others may change, too. In rows where the
-    rule was solved, none of its cells may change any more: `may_change` (m, d) is
-    updated in place.
+    With `only_determined`, rows are left out in which another cell of the rule may
+    change, too. In rows where the rule was solved, none of its cells may change any
+    more: `may_change` (m, d) is updated in place.
 
     Returns
     -------

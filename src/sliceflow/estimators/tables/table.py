@@ -288,7 +288,7 @@ class Table:
         new_as_missing: bool = False,
         outside_as_missing: bool = False,
     ) -> LevelPositions:
-        """The positions (m, d) of other rows. An error names a value that cannot be.
+        """The positions (m, d) of other rows. An error names an impossible value.
 
         With `new_as_missing`, new levels of categories count as missing cells, and with
         `outside_as_missing`, numbers outside the range of their column.

@@ -34,8 +34,8 @@ DETECTOR_SETTINGS = BoostingSettings(max_iter=20, max_leaf_nodes=8, min_samples_
 # The folds of the detector's cross-validation.
 N_FOLDS = 3
 
-# The seed of all trials: the same rows always choose the same settings. "detail" stays,
-# because another path would change what is chosen.
+# The seed of all trials: the same rows always choose the same settings. "detail" is a
+# part of it: another word could change what is chosen.
 CHOICE_SEED = Seed(0).child("detail")
 
 
@@ -85,7 +85,7 @@ def trial_draws(
 ) -> LevelPositions:
     """Positions (n_draws, d) drawn by a chain that is fitted to rows (n, d).
 
-    Constraints are ignored. Other columns than the drawn ones are as in a blank row.
+    Constraints are ignored. Columns that are not drawn are as in a blank row.
 
     Parameters
     ----------
