@@ -26,7 +26,7 @@ from sliceflow.estimators.pictures.parameters import (
     PictureParameters,
     Quality,
 )
-from sliceflow.estimators.pictures.rows import PictureData
+from sliceflow.estimators.pictures.rows import DevicePictures
 from sliceflow.validation import require
 
 # Steps per stage. 25 instead of 8 bring FID-768 of MNIST from .016 to .007, but
@@ -345,7 +345,9 @@ def choose_n_picture_knots(
 
 
 def choose_patch_basis(
-    patch_basis: Literal["auto"] | PatchBasis, data: PictureData, ranks: Communicator
+    patch_basis: Literal["auto"] | PatchBasis,
+    pictures: DevicePictures,
+    ranks: Communicator,
 ) -> PatchBasis:
     """Choose the basis of the directions of tiles.
 
@@ -353,9 +355,9 @@ def choose_patch_basis(
     """
     if patch_basis != "auto":
         return patch_basis
-    stride = max(1, data.n_pictures // MAX_PICTURES_FOR_BASIS)
-    subset = data.pixel_points[:, data.indices % stride == 0].float()
-    brightness = subset / data.layout.max_pixel_value
+    stride = max(1, pictures.n_pictures // MAX_PICTURES_FOR_BASIS)
+    subset = pictures.pixel_points[:, pictures.indices % stride == 0].float()
+    brightness = subset / pictures.layout.max_pixel_value
     darkest_gray, lightest_gray = GRAY_RANGE
     is_gray = (brightness > darkest_gray) & (brightness < lightest_gray)
     counts = torch.tensor([int(is_gray.sum()), subset.numel()])

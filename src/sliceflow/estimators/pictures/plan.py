@@ -25,7 +25,7 @@ from sliceflow.estimators.pictures.parameters import (
     PatchBasis,
     PictureParameters,
 )
-from sliceflow.estimators.pictures.rows import PictureData
+from sliceflow.estimators.pictures.rows import DevicePictures
 from sliceflow.estimators.pictures.schedules import PictureStage
 from sliceflow.saved_types import Between, Count
 
@@ -192,7 +192,7 @@ class PicturePlan(FitPlan):
 
 
 def plan_pictures(
-    data: PictureData,
+    pictures: DevicePictures,
     parameters: PictureParameters,
     allocation: ParticleAllocation,
     amplifier: float,
@@ -203,22 +203,22 @@ def plan_pictures(
 
     Parameters
     ----------
-    data : the pictures, with clusters if they get some
+    pictures : with clusters if they get some
     parameters : the parameters of the estimator
     allocation : how many particles the flow moves, and their y
     amplifier : ξ; 0 without classes
     device, ranks : where the fit runs
     """
     options = parameters.options
-    layout = data.layout
-    n = data.n_pictures
-    n_classes = data.n_classes
+    layout = pictures.layout
+    n = pictures.n_pictures
+    n_classes = pictures.n_classes
     has_known = parameters.known is not None
     sharing = resolve_map_sharing(amplifier, n_classes)
 
     mosaic_size = choices.choose_mosaic_size(
         options.start,
-        has_colors=data.has_colors(ranks),
+        has_colors=pictures.has_colors(ranks),
         shares_maps=sharing == "shared",
         has_known=has_known,
     )
@@ -228,7 +228,7 @@ def plan_pictures(
         device=device,
     )
     picture_stages = _picture_stages(parameters.schedule, layout, n_steps)
-    patch_basis = choices.choose_patch_basis(parameters.patch_basis, data, ranks)
+    patch_basis = choices.choose_patch_basis(parameters.patch_basis, pictures, ranks)
     n_directions = choices.choose_n_directions(options.n_directions, layout)
     transport = choices.choose_picture_transport(
         parameters.transport,
@@ -240,7 +240,7 @@ def plan_pictures(
         options.n_knots, allocation.kept.n, sharing, n_classes
     )
     n_distinct_per_map = _n_distinct_per_map(
-        n, data.has_mirror_images, sharing, n_classes
+        n, pictures.has_mirror_images, sharing, n_classes
     )
     shrinkage = choices.choose_shrinkage(
         options.shrinkage,
@@ -254,10 +254,10 @@ def plan_pictures(
         n_ranks=ranks.size,
         n_pictures=n,
         layout=layout,
-        mirror=data.has_mirror_images,
+        mirror=pictures.has_mirror_images,
         n_particles=allocation.kept.n,
         n_moved_particles=allocation.moved.n,
-        condition_kind=_condition_kind(data, has_known),
+        condition_kind=_condition_kind(pictures, has_known),
         n_classes=n_classes,
         amplifier=amplifier,
         picture_stages=picture_stages,
@@ -309,13 +309,13 @@ def _picture_stages(
 
 
 def _condition_kind(
-    data: PictureData, has_known: bool
+    pictures: DevicePictures, has_known: bool
 ) -> Literal["none", "labels", "clusters", "known"]:
     """Which kind of y the flow is conditioned on."""
     if has_known:
         return "known"
-    if data.conditions is None:
+    if pictures.conditions is None:
         return "none"
-    if data.conditions.encoder.encodes_clusters:
+    if pictures.conditions.encoder.encodes_clusters:
         return "clusters"
     return "labels"
