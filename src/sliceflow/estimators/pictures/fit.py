@@ -1,8 +1,8 @@
 """The fit of pictures: read them, plan their fit, choose its start, and run it.
 
 `PictureAdapter` reads the user's pictures and plans their fit: a `PlannedPictureFit`.
-Its `run` chooses where particles start, and moves them onto the pictures that
-`TrainingPictures` loads for every stage.
+Its `tune` chooses where particles start. Its `run` begins with that, and moves them
+onto the pictures that `TrainingPictures` loads for every stage.
 """
 
 from __future__ import annotations
@@ -170,9 +170,9 @@ class PlannedPictureFit:
 
         The flow goes on where a checkpoint ended, if there is one.
         """
-        return self.with_chosen_start()._run_from_start(listeners)
+        return self.tune(listeners)._run_tuned(listeners)
 
-    def _run_from_start(
+    def _run_tuned(
         self, listeners: Sequence[FlowListener]
     ) -> FitResult[FittedPictures]:
         """Move the particles onto the pictures, from where the plan says."""
@@ -186,7 +186,7 @@ class PlannedPictureFit:
         particles = self.initial_particles(own_particles, mosaic_sources, particle_rng)
         with resumable_by(self.checkpoints):
             run = run_flow(
-                self.flow_spec(),
+                self.fit_flow_spec(),
                 particles,
                 self.training_pictures().target(),
                 particle_rng,
@@ -196,11 +196,12 @@ class PlannedPictureFit:
             )
             return self._result(mosaic_sources, run)
 
-    def with_chosen_start(self) -> PlannedPictureFit:
+    def tune(self, listeners: Sequence[FlowListener] = ()) -> PlannedPictureFit:
         """This fit, with the choice by trials of where particles start.
 
         They start as noise if that is much better than the mosaics of the plan. All
-        other settings are those of the plan. This is the first thing that a fit does.
+        other settings are those of the plan. The listeners get no event of the trials,
+        which are two small fits.
         """
         if not needs_trial(self.plan) or not noise_is_better(self, self._fit_on_trial):
             return self
@@ -245,8 +246,11 @@ class PlannedPictureFit:
             x = torch.where(is_known, completed, x)
         return Cloud(x, y)
 
-    def flow_spec(self) -> FlowSpec:
-        """The flow of the fit: its maps are shrunk, and fitted on all ranks."""
+    def fit_flow_spec(self) -> FlowSpec:
+        """The flow as it is fitted: its maps are shrunk, and fitted on all ranks.
+
+        A model replays the plain flow of `PictureFlowBuilder.flow_spec`.
+        """
         plan = self.plan
         # Mirror images are no new pictures.
         distinct_share = 0.5 if plan.mirror else 1.0
