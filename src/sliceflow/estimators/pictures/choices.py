@@ -33,9 +33,9 @@ from sliceflow.validation import require
 # samples that look like a training picture from 1.0 to 3.9 % and the file from 59 to
 # 140 MB (benchmarks/RESULTS.md).
 STEPS_OF_QUALITY: dict[Quality, int] = {"draft": 3, "standard": 8, "best": 25}
-# Steps are multiplied by this if all pictures share maps and particles start as noise:
-# such maps have more to do.
-SHARED_FROM_NOISE_FACTOR = 6
+# Steps are multiplied by this if particles start as noise, and no class has maps of its
+# own: such maps have more to do.
+NOISE_TO_ALL_CLASSES_FACTOR = 6
 # Steps per stage of "draft" on a CPU, where a fit takes minutes.
 CPU_DRAFT_STEPS = 2
 # The most particles on a CPU, unless the user says how many: time is proportional to
@@ -126,53 +126,57 @@ def choose_n_directions(n_directions: Literal["auto"] | int, layout: Layout) -> 
 
 
 def choose_mosaic_size(
-    start: Start | int, *, has_colors: bool, shares_maps: bool, has_known: bool
+    start: Start | int, *, has_colors: bool, sharing: MapSharing, has_known: bool
 ) -> int:
     """Choose the number of pictures of the mosaics that particles start as.
 
-    0 is noise. `has_colors` is whether any picture is not gray, `shares_maps` whether
-    classes share maps, `has_known` whether pixels are known. Raises a `ParameterError`
+    0 is noise. `has_colors` is whether any picture is not gray, `has_known` whether
+    pixels are known. `sharing` says which classes share maps. Raises a `ParameterError`
     for mosaics that are impossible.
     """
     if start == "noise":
         return 0
-    reason = _reason_against_mosaics(shares_maps, has_known)
+    reason = _reason_against_mosaics(sharing, has_known)
     if start == "auto":
         if reason or not has_colors:  # gray mosaics are no better than noise
             return 0
         return MOSAIC_SIZE
     if reason:
         hint = "use start='noise'"
-        if shares_maps:
+        if sharing == "shared":
             hint += ", or amplifier=inf"
         raise ParameterError("start", start, reason, hint)
     return int(start)
 
 
-def _reason_against_mosaics(shares_maps: bool, has_known: bool) -> str:
+def _reason_against_mosaics(sharing: MapSharing, has_known: bool) -> str:
     """Why particles cannot start as mosaics; empty if they can."""
     if has_known:
         return "does not work with known pixels"
-    if shares_maps:
+    if sharing == "shared":
         # A map of all classes would not know from which of them a particle started.
         return "does not work if classes share maps"
     return ""
 
 
 def choose_steps_per_stage(
-    parameters: PictureParameters, shared_from_noise: bool, device: torch.device
+    parameters: PictureParameters,
+    sharing: MapSharing,
+    mosaic_size: int,
+    device: torch.device,
 ) -> int:
     """Choose the number of steps of each stage.
 
-    `shared_from_noise` is whether all pictures share maps and particles start as noise.
+    `sharing` says which classes share maps. Particles start as mosaics of `mosaic_size`
+    pictures; 0 is noise.
     """
     if parameters.steps_per_stage is not None:
         return int(parameters.steps_per_stage)
     n_steps = STEPS_OF_QUALITY[parameters.quality]
     if parameters.quality == "draft" and device.type == "cpu":
         n_steps = CPU_DRAFT_STEPS
-    if shared_from_noise:
-        n_steps *= SHARED_FROM_NOISE_FACTOR
+    if sharing != "separate" and mosaic_size == 0:
+        n_steps *= NOISE_TO_ALL_CLASSES_FACTOR
     return n_steps
 
 
@@ -275,7 +279,10 @@ def _auto_n_clusters(
         n_distinct = n // 2
     if shape[0] > 1:
         return min(MAX_COLOR_CLUSTERS, n_distinct // MIN_COLOR_PICTURES_PER_CLUSTER)
-    n_steps = choose_steps_per_stage(parameters, shared_from_noise=False, device=device)
+    # Clusters have separate maps: where their particles start makes no difference.
+    n_steps = choose_steps_per_stage(
+        parameters, "separate", mosaic_size=0, device=device
+    )
     return _max_gray_clusters(n_distinct, shape, n_steps)
 
 

@@ -219,14 +219,10 @@ def plan_pictures(
     mosaic_size = choices.choose_mosaic_size(
         options.start,
         has_colors=pictures.has_colors(ranks),
-        shares_maps=sharing == "shared",
+        sharing=sharing,
         has_known=has_known,
     )
-    n_steps = choices.choose_steps_per_stage(
-        parameters,
-        shared_from_noise=sharing != "separate" and mosaic_size == 0,
-        device=device,
-    )
+    n_steps = choices.choose_steps_per_stage(parameters, sharing, mosaic_size, device)
     picture_stages = _picture_stages(parameters.schedule, layout, n_steps)
     patch_basis = choices.choose_patch_basis(parameters.patch_basis, pictures, ranks)
     n_directions = choices.choose_n_directions(options.n_directions, layout)
