@@ -38,13 +38,17 @@ STEPS_OF_QUALITY: dict[Quality, int] = {"draft": 3, "standard": 8, "best": 25}
 NOISE_TO_ALL_CLASSES_FACTOR = 6
 # Steps per stage of "draft" on a CPU, where a fit takes minutes.
 CPU_DRAFT_STEPS = 2
+# Particles for each picture, unless the user says how many: mirror images do not count.
+PARTICLES_PER_PICTURE = 2
 # The most particles on a CPU, unless the user says how many: time is proportional to
-# them. `steps_per_stage` counts as "best".
+# them.
 CPU_MAX_PARTICLES: dict[Quality, int] = {
     "draft": 10_000,
     "standard": 20_000,
     "best": 40_000,
 }
+# The same if the user says `steps_per_stage`, which replaces the quality.
+CPU_MAX_PARTICLES_OF_GIVEN_STEPS = 40_000
 # Pictures that a class with separate maps needs, on average over classes. With fewer,
 # classes share maps: their noise would be large, and pictures would be copied.
 MIN_PICTURES_PER_CLASS = 100
@@ -131,22 +135,35 @@ def choose_mosaic_size(
     """Choose the number of pictures of the mosaics that particles start as.
 
     0 is noise. `has_colors` is whether any picture is not gray, `has_known` whether
-    pixels are known. `sharing` says which classes share maps. Raises a `ParameterError`
-    for mosaics that are impossible.
+    pixels are known. `sharing` says which classes share maps.
     """
     if start == "noise":
         return 0
+    if start != "auto":
+        return int(start)
+    if _reason_against_mosaics(sharing, has_known):
+        return 0
+    if not has_colors:  # gray mosaics are no better than noise
+        return 0
+    return MOSAIC_SIZE
+
+
+def require_possible_start(
+    start: Start | int, sharing: MapSharing, has_known: bool
+) -> None:
+    """Raise a `ParameterError` if the user wants mosaics that are impossible.
+
+    `sharing` says which classes share maps, `has_known` whether pixels are known.
+    """
+    if start in ("auto", "noise"):
+        return
     reason = _reason_against_mosaics(sharing, has_known)
-    if start == "auto":
-        if reason or not has_colors:  # gray mosaics are no better than noise
-            return 0
-        return MOSAIC_SIZE
-    if reason:
-        hint = "use start='noise'"
-        if sharing == "shared":
-            hint += ", or amplifier=inf"
-        raise ParameterError("start", start, reason, hint)
-    return int(start)
+    if not reason:
+        return
+    hint = "use start='noise'"
+    if sharing == "shared":
+        hint += ", or amplifier=inf"
+    raise ParameterError("start", start, reason, hint)
 
 
 def _reason_against_mosaics(sharing: MapSharing, has_known: bool) -> str:
@@ -187,23 +204,23 @@ def choose_n_picture_particles(
     n_ranks: int,
     device: torch.device,
 ) -> int:
-    """Choose M for n pictures (and mirror images).
+    """Choose M for n pictures, including mirror images.
 
     By default there are fewer on a CPU, where particles take long.
     """
-    twice_the_pictures = 2 * n
-    if parameters.mirror:  # n counts each picture twice already
-        twice_the_pictures = n
+    n_distinct = n
+    if parameters.mirror:
+        n_distinct = n // 2
     m = choose_n_particles(
-        parameters.n_particles, twice_the_pictures, n_classes, n_ranks
+        parameters.n_particles, PARTICLES_PER_PICTURE * n_distinct, n_classes, n_ranks
     )
     is_default = parameters.n_particles is None and parameters.preset is None
-    if device.type == "cpu" and is_default:
-        quality = parameters.quality
-        if parameters.steps_per_stage is not None:
-            quality = "best"
-        m = min(m, max(n_classes, CPU_MAX_PARTICLES[quality]))
-    return m
+    if device.type != "cpu" or not is_default:
+        return m
+    limit = CPU_MAX_PARTICLES[parameters.quality]
+    if parameters.steps_per_stage is not None:
+        limit = CPU_MAX_PARTICLES_OF_GIVEN_STEPS
+    return min(m, max(n_classes, limit))
 
 
 def choose_amplifier(

@@ -211,10 +211,10 @@ def plan_pictures(
     """
     options = parameters.options
     layout = pictures.layout
-    n = pictures.n_pictures
     n_classes = pictures.n_classes
     has_known = parameters.known is not None
     sharing = resolve_map_sharing(amplifier, n_classes)
+    choices.require_possible_start(options.start, sharing, has_known)
 
     mosaic_size = choices.choose_mosaic_size(
         options.start,
@@ -229,26 +229,22 @@ def plan_pictures(
     transport = choices.choose_picture_transport(
         parameters.transport,
         sharing,
-        _n_points(n, allocation, sharing),
+        _n_points(pictures.n_pictures, allocation, sharing),
         ranks.size,
     )
     n_knots = choices.choose_n_picture_knots(
         options.n_knots, allocation.kept.n, sharing, n_classes
     )
-    n_distinct_per_map = _n_distinct_per_map(
-        n, pictures.has_mirror_images, sharing, n_classes
-    )
     shrinkage = choices.choose_shrinkage(
         options.shrinkage,
-        n_distinct_per_map,
+        _n_distinct_per_map(pictures, sharing),
         n_steps,
         starts_as_mosaics=mosaic_size > 0,
     )
-
     return PicturePlan(
         device=str(device),
         n_ranks=ranks.size,
-        n_pictures=n,
+        n_pictures=pictures.n_pictures,
         layout=layout,
         mirror=pictures.has_mirror_images,
         n_particles=allocation.kept.n,
@@ -276,19 +272,16 @@ def _n_points(n: int, allocation: ParticleAllocation, sharing: MapSharing) -> in
     return n + allocation.moved.n
 
 
-def _n_distinct_per_map(
-    n: int, has_mirror_images: bool, sharing: MapSharing, n_classes: int
-) -> float:
+def _n_distinct_per_map(pictures: DevicePictures, sharing: MapSharing) -> float:
     """The number of different pictures to which a map is fitted.
 
-    There are n pictures of all classes. Mirror images among them count as the pictures
-    that they show.
+    Mirror images count as the pictures that they show.
     """
-    n_distinct = float(n)
-    if has_mirror_images:
+    n_distinct = float(pictures.n_pictures)
+    if pictures.has_mirror_images:
         n_distinct /= 2
     if sharing == "separate":
-        n_distinct /= n_classes
+        n_distinct /= pictures.n_classes
     return n_distinct
 
 
