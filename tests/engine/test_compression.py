@@ -100,7 +100,7 @@ def test_maps_that_move_nothing_are_left_out_and_come_back(compressed, share, se
         quantized_displacements=torch.where(
             still[:, None], 0, compressed.quantized_displacements
         ),
-    ).normalize_identity_maps()
+    ).with_canonical_identity_maps()
     moving_maps = compressed.without_identity_maps()
     moving = compressed.quantized_displacements.any(1)
     assert (len(moving_maps.lo), moving_maps.n_maps) == (

@@ -163,7 +163,7 @@ def compress_grid_at_bends(
         exponent=exponent,
         dtype=grid.values.dtype,
     )
-    return compressed.normalize_identity_maps()
+    return compressed.with_canonical_identity_maps()
 
 
 def _compress_sorted(knot_maps: KnotMaps, n_knots: int, keep_tails: bool) -> KnotMaps:
