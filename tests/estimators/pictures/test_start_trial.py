@@ -120,9 +120,11 @@ def test_pictures_with_labels_are_tried_class_by_class(
     planned_fit = flow.prepare(pictures, labels).planned_fit
     assert planned_fit.plan.method == "per class"
     assert start_trial.needs_trial(planned_fit.plan)
-    plan = planned_fit.tune().plan
+    events = []
+    plan = planned_fit.tune([events.append]).plan
     assert plan.method == "per class"
     assert plan.start == "noise"
+    assert events == []  # the steps of trials are none of the fit
 
 
 def test_a_start_of_the_user_is_not_tried(monkeypatch):
