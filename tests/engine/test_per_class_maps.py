@@ -126,7 +126,9 @@ def test_thin_maps_move_fresh_particles_of_a_class_as_its_own_thin_maps_do(
 ):
     z_p, z_q, slices_p, slices_q = problem
     solution = transport.solve(z_p, z_q, batch_of_classes(slices_p, slices_q))
-    stored = compress_maps(solution.maps, n_knots, None, shared=False, keep_tails=tails)
+    stored = compress_maps(
+        solution.maps, n_knots, None, bends_often=False, keep_tails=tails
+    )
     stored.check_saved()
     fresh = torch.linspace(-3, 3, 50, dtype=z_p.dtype).repeat(len(slices_p))
     fresh = (scale * fresh).expand(len(z_p), -1).contiguous()
@@ -138,7 +140,7 @@ def test_thin_maps_move_fresh_particles_of_a_class_as_its_own_thin_maps_do(
             assert dz[:, points].abs().max() < 1e-12
             continue
         alone = transport.solve(z_p[:, points_p], z_q[:, points_q]).maps
-        own = compress_maps(alone, n_knots, None, shared=False, keep_tails=tails)
+        own = compress_maps(alone, n_knots, None, bends_often=False, keep_tails=tails)
         assert torch.equal(dz[:, points], own.displace(fresh[:, points]))
 
 

@@ -134,20 +134,17 @@ class DistributedHistogramTransport:
         """Solve for the maps of each class, from particles and data (h, n) of each."""
         range_p, range_q = self._over_ranks(_Range.of(parts_p), _Range.of(parts_q))
         has_points = range_p.has_values & range_q.has_values
-        class_has_points = has_points.view(len(parts_p), -1)[:, 0]
-        identity_classes = torch.nonzero(~class_has_points)[:, 0].tolist()
+        lacks_points = None
+        if not bool(has_points.all()):
+            lacks_points = ~has_points
         histograms_p, histograms_q = self._count_all_ranks(
             parts_p,
             parts_q,
             range_p.with_zeros_where_empty(),
             range_q.with_zeros_where_empty(),
         )
-        return self.histogram.solve_counts(
-            histograms_p,
-            histograms_q,
-            parts_p[0].dtype,
-            identity_classes,
-            len(parts_p),
+        return self.histogram.solve_class_counts(
+            histograms_p, histograms_q, parts_p[0].dtype, lacks_points
         )
 
     def _over_ranks(self, p: _Range, q: _Range) -> tuple[_Range, _Range]:

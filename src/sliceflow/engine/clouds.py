@@ -35,6 +35,7 @@ from torch import Tensor
 from sliceflow.engine.encoded_y import (
     ClassIndices,
     ClassSlices,
+    ContinuousY,
     EncodedY,
     FlowY,
     MixedY,
@@ -219,27 +220,29 @@ def sliced_distance(
     theta = (theta / theta.norm(dim=1, keepdim=True)).to(x_q.device)
     z_p = theta @ x_p
     z_q = theta @ x_q
-    if y_p is None or y_q is None:
-        return float(squared_wasserstein(z_p, z_q).mean().sqrt())
-    classes_p, numbers_p = _classes_and_numbers(y_p.to(z_p.device))
-    classes_q, numbers_q = _classes_and_numbers(y_q.to(z_p.device))
-    if numbers_p is not None and numbers_q is not None:
-        condition_dim = numbers_q.shape[1]
+    columns_p = _continuous_columns(y_p)
+    columns_q = _continuous_columns(y_q)
+    if columns_p is not None and columns_q is not None:
+        condition_dim = columns_q.shape[1]
         theta_y = seed.child("y").normal(n_directions, condition_dim)
-        theta_y = theta_y / math.sqrt(condition_dim)
-        theta_y = theta_y.to(z_p.device)
-        z_p = z_p + (theta_y @ numbers_p.double().T).to(z_p.dtype)
-        z_q = z_q + (theta_y @ numbers_q.double().T).to(z_q.dtype)
-    if classes_p is None or classes_q is None:
-        return float(squared_wasserstein(z_p, z_q).mean().sqrt())
-    costs = _costs_within_classes(z_p, z_q, classes_p, classes_q)
+        theta_y = (theta_y / math.sqrt(condition_dim)).to(z_q.device)
+        z_p = z_p + (theta_y @ columns_p.to(theta_y).T).to(z_p.dtype)
+        z_q = z_q + (theta_y @ columns_q.to(theta_y).T).to(z_q.dtype)
+    costs = _costs_within_classes(z_p, z_q, _classes(y_p), _classes(y_q))
     return float(costs.mean().sqrt())
 
 
 def _costs_within_classes(
-    z_p: Tensor, z_q: Tensor, classes_p: Tensor, classes_q: Tensor
+    z_p: Tensor, z_q: Tensor, classes_p: Tensor | None, classes_q: Tensor | None
 ) -> Tensor:
-    """The mean (h,) over z_q (h, n) of W₂² to the values z_p (h, m) of their class."""
+    """The mean (h,) over z_q (h, n) of W₂² to the values z_p (h, m) of their class.
+
+    Without classes, None, it is W₂² between all values.
+    """
+    if classes_p is None or classes_q is None:
+        return squared_wasserstein(z_p, z_q)
+    classes_p = classes_p.to(z_p.device)
+    classes_q = classes_q.to(z_q.device)
     total = z_q.new_zeros(len(z_q))
     for c in torch.unique(classes_q):
         class_p = z_p[:, classes_p == c]
@@ -252,10 +255,19 @@ def _costs_within_classes(
     return total
 
 
-def _classes_and_numbers(y: EncodedY) -> tuple[Tensor | None, Tensor | None]:
-    """The classes (n,) and the standardized columns (n, l) of y; None without them."""
+def _classes(y: EncodedY | None) -> Tensor | None:
+    """The classes (n,) of y; None if it has none."""
     if isinstance(y, ClassIndices):
-        return y.values, None
+        return y.values
     if isinstance(y, MixedY):
-        return y.class_indices, y.continuous
-    return None, y.values
+        return y.class_indices
+    return None
+
+
+def _continuous_columns(y: EncodedY | None) -> Tensor | None:
+    """The standardized columns (n, l) of y; None if it has none."""
+    if isinstance(y, ContinuousY):
+        return y.values
+    if isinstance(y, MixedY):
+        return y.continuous
+    return None

@@ -30,8 +30,8 @@ MAX_JUMPS = 64
 # An atom is a value that at least one in this many particles moves to. Rarer values are
 # treated as continuous, and particles may land between them.
 _ATOM_ONE_IN = 200
-# Where `max_displacement` is known, maps that bend more often get this many times as
-# many knots. It trades the size of a model for detail.
+# Where `max_displacement` is known, maps that bend often get this many times as many
+# knots. It trades the size of a model for detail.
 _MORE_KNOTS_AT_BENDS = 8
 # Particles farther from a map's range than this many times its width move to the end of
 # the data. Nearer ones move alike, so that moderate outliers keep their order.
@@ -42,7 +42,7 @@ def compress_maps(
     maps: TransportMaps,
     n_knots: int,
     max_displacement: float | None,
-    shared: bool,
+    bends_often: bool,
     keep_tails: bool = False,
 ) -> TransportMaps | CompressedMaps:
     """Compress fitted maps for a model, to about `n_knots` knots each.
@@ -52,9 +52,10 @@ def compress_maps(
     maps : the maps as they were fitted
     n_knots : knots of each map; see also `max_displacement`
     max_displacement : an upper bound on how far a value moves. If it is unknown, None,
-        knots are spaced evenly. If it is known, maps that classes share and maps of
-        sorted particles get eight times as many knots
-    shared : whether classes share the maps
+        knots are spaced evenly. If it is known, maps that bend often and maps of sorted
+        particles get eight times as many knots
+    bends_often : whether the maps bend often, as maps of several classes do: they bend
+        within every class
     keep_tails : whether to resolve the tails of sorted maps; otherwise they are
         averages
     """
@@ -62,7 +63,7 @@ def compress_maps(
         return maps
     if max_displacement is not None:
         is_sorted = isinstance(maps, KnotMaps)
-        n_knots = _knots_for_bends(n_knots, is_sorted, shared)
+        n_knots = _knots_for_bends(n_knots, is_sorted, bends_often)
     if isinstance(maps, KnotMaps):
         return _compress_sorted(maps, n_knots, keep_tails)
     n_bins = maps.values.shape[1] - 1
@@ -73,7 +74,7 @@ def compress_maps(
     )
 
 
-def map_bytes(n_knots: int, n_bins: int | None, shared: bool) -> int:
+def map_bytes(n_knots: int, n_bins: int | None, bends_often: bool) -> int:
     """The most bytes of one map that is compressed with a known `max_displacement`.
 
     The other arguments are those of `compress_maps`; `n_bins` is None if the map was
@@ -82,7 +83,7 @@ def map_bytes(n_knots: int, n_bins: int | None, shared: bool) -> int:
     if n_knots == 0:
         return 0
     is_sorted = n_bins is None
-    n_knots = _knots_for_bends(n_knots, is_sorted, shared)
+    n_knots = _knots_for_bends(n_knots, is_sorted, bends_often)
     if n_bins is None:
         return 8 * n_knots  # positions before and after, 4 bytes each
     if n_knots >= n_bins:
@@ -90,13 +91,12 @@ def map_bytes(n_knots: int, n_bins: int | None, shared: bool) -> int:
     return 6 * _within_compressed_limits(n_knots) + 16  # edges, displacements, range
 
 
-def _knots_for_bends(n_knots: int, is_sorted: bool, shared: bool) -> int:
-    """`n_knots`, or more for maps that bend more often.
+def _knots_for_bends(n_knots: int, is_sorted: bool, bends_often: bool) -> int:
+    """`n_knots`, or more for maps that bend often.
 
-    A map that classes share bends within every class, and a sorted one between any two
-    particles.
+    Maps of sorted particles always do: they bend between any two particles.
     """
-    if is_sorted or shared:
+    if is_sorted or bends_often:
         return n_knots * _MORE_KNOTS_AT_BENDS
     return n_knots
 
@@ -163,7 +163,7 @@ def compress_grid_at_bends(
         exponent=exponent,
         dtype=grid.values.dtype,
     )
-    return compressed.normalize_identity_maps()
+    return compressed.with_canonical_identity_maps()
 
 
 def _compress_sorted(knot_maps: KnotMaps, n_knots: int, keep_tails: bool) -> KnotMaps:

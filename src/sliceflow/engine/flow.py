@@ -402,7 +402,7 @@ class Step:
                 maps,
                 stage.max_knots,
                 max_displacement=stage.max_displacement,
-                shared=self.spec.shared_condition_dim > 0,
+                bends_often=self.spec.shared_condition_dim > 0,
                 keep_tails=stage.is_axis_stage,
             )
         return ModelStep(

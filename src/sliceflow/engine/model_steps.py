@@ -132,7 +132,7 @@ class CompressedMaps:
             edges=zeros_elsewhere(self.edges),
             quantized_displacements=zeros_elsewhere(self.quantized_displacements),
             map_indices=None,
-        ).normalize_identity_maps()
+        ).with_canonical_identity_maps()
 
     def without_identity_maps(self) -> CompressedMaps:
         """The maps without those that are the identity."""
@@ -148,8 +148,8 @@ class CompressedMaps:
             map_indices=moving,
         )
 
-    def normalize_identity_maps(self) -> CompressedMaps:
-        """The maps, where identity maps have the range [−1, 1] and evenly spaced knots.
+    def with_canonical_identity_maps(self) -> CompressedMaps:
+        """The maps, whose identity maps have the range [−1, 1] and evenly spaced knots.
 
         So identity maps need not be stored: `with_identity_maps` makes the same ones.
         """

@@ -93,38 +93,42 @@ def y_with_added_particles(*, y_p: FlowY, y_q: FlowY, seed: Seed) -> FlowY:
     y_q : the y of the data
     seed : draws which data give their conditions
     """
-    m = len(y_p)
-    n = len(y_q)
-    n_particles = max(m, MIN_PARTICLES)
-    if not isinstance(y_q, ClassIndices) or not isinstance(y_p, ClassIndices):
-        added = y_q.values[balanced_indices(n, n_particles - m, seed)]
-        return ContinuousY(torch.cat((y_p.values, added)))
-    class_sizes = y_q.sizes()
-    n_classes = int((class_sizes > 0).sum())
+    if isinstance(y_p, ClassIndices):
+        assert isinstance(y_q, ClassIndices), "particles have the data's kind of y"
+        return _with_added_labels(y_p, y_q)
+    n_added = max(0, MIN_PARTICLES - len(y_p))
+    added = y_q.values[balanced_indices(len(y_q), n_added, seed)]
+    return ContinuousY(torch.cat((y_p.values, added)))
+
+
+def _with_added_labels(y_p: ClassIndices, y_q: ClassIndices) -> ClassIndices:
+    """The labels `y_p`, and those of the particles that a fit to data `y_q` adds."""
     are_separate = isinstance(y_q, SeparateClassIndices)
-    least = _least_of_class(n_particles, n_classes, are_separate)
-    wanted = torch.zeros_like(class_sizes)
-    if m < MIN_PARTICLES:
-        wanted = (class_sizes.double() * (n_particles / n)).round().long()
-    wanted = torch.where(class_sizes > 0, wanted.clamp(min=least), 0)
-    present = y_p.sizes(len(class_sizes))
-    missing = (wanted - present).clamp(min=0)
-    added = torch.repeat_interleave(torch.arange(len(class_sizes)), missing)
+    n_particles = max(len(y_p), MIN_PARTICLES)
+    sizes_q = y_q.sizes()
+    is_in_data = sizes_q > 0
+    min_size = _min_class_size(n_particles, int(is_in_data.sum()), are_separate)
+    min_sizes = torch.where(is_in_data, min_size, 0)
+    if len(y_p) < MIN_PARTICLES:
+        in_proportion = sizes_q.double() * (n_particles / len(y_q))
+        min_sizes = min_sizes.maximum(in_proportion.round().long())
+    n_added = (min_sizes - y_p.sizes(len(sizes_q))).clamp(min=0)
+    added = torch.repeat_interleave(torch.arange(len(sizes_q)), n_added)
     values = torch.cat((y_p.values, added))
     if isinstance(y_q, SeparateClassIndices):
         return SeparateClassIndices(values, y_q.n_classes)
     return ClassIndices(values)
 
 
-def _least_of_class(n_particles: int, n_classes: int, are_separate: bool) -> int:
+def _min_class_size(n_particles: int, n_classes: int, are_separate: bool) -> int:
     """The fewest particles of a class in a fit of so many particles and classes.
 
     `are_separate` says whether each class has its own maps.
     """
     if are_separate:
-        least = _MIN_OF_SEPARATE_CLASS
+        min_size = _MIN_OF_SEPARATE_CLASS
     else:
         roots = math.ceil(_MIN_ROOTS_OF_SHARED_CLASS * math.sqrt(n_particles))
-        least = max(_MIN_OF_SHARED_CLASS, roots)
+        min_size = max(_MIN_OF_SHARED_CLASS, roots)
     enough_for_all = 2 * max(n_particles, _ENOUGH_FOR_ALL_CLASSES)
-    return min(least, enough_for_all // n_classes)
+    return min(min_size, enough_for_all // n_classes)

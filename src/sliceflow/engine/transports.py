@@ -8,7 +8,6 @@ A model is a sequence of maps with fewer knots.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -174,7 +173,7 @@ class SortedTransport:
         if batch.class_slices is not None:
             slices_p, slices_q = batch.class_slices
             return self._solve_classes(z_p, z_q, slices_p, slices_q)
-        knot_maps, cost, dz = self._solve_shared(z_p, z_q, batch.weights)
+        knot_maps, cost, dz = self._solve_together(z_p, z_q, batch.weights)
         return TransportSolution(knot_maps, cost, dz)
 
     def _solve_classes(
@@ -197,7 +196,7 @@ class SortedTransport:
                 costs.append(z_p.new_zeros(h))
                 data_per_map.append(0)
                 continue
-            knot_maps, cost, class_dz = self._solve_shared(class_p, class_q)
+            knot_maps, cost, class_dz = self._solve_together(class_p, class_q)
             maps.append(knot_maps)
             costs.append(cost)
             data_per_map.append(class_q.shape[1])
@@ -211,10 +210,10 @@ class SortedTransport:
             ).repeat_interleave(h),
         )
 
-    def _solve_shared(
+    def _solve_together(
         self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None
     ) -> tuple[KnotMaps, Tensor, Tensor]:
-        """The maps that all points share, their cost (h,), and displacements (h, M)."""
+        """The maps of all points, their cost (h,), and displacements (h, M)."""
         backend = kernels.for_tensor(z_p)
         sorted_weights = None
         if weights is None:
@@ -256,17 +255,17 @@ class PaperTransport(SortedTransport):
     tensor([[20., 10., 15., 20.]])
     """
 
-    def _solve_shared(
+    def _solve_together(
         self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None
     ) -> tuple[KnotMaps, Tensor, Tensor]:
         n_rows = max(1, _MAX_SORTED_VALUES // max(z_p.shape[1], z_q.shape[1]))
         if n_rows >= len(z_p):
-            return self._solve_directions(z_p, z_q, weights)
+            return _solve_as_in_paper(z_p, z_q, weights)
         maps = []
         costs = []
         displacements = []
         for rows in chunks(len(z_p), n_rows):
-            knot_maps, cost, dz = self._solve_directions(z_p[rows], z_q[rows], weights)
+            knot_maps, cost, dz = _solve_as_in_paper(z_p[rows], z_q[rows], weights)
             maps.append(knot_maps)
             costs.append(cost)
             displacements.append(dz)
@@ -274,85 +273,98 @@ class PaperTransport(SortedTransport):
         values = torch.cat([knot_maps.values for knot_maps in maps])
         return KnotMaps(knots, values), torch.cat(costs), torch.cat(displacements)
 
-    def _solve_directions(
-        self, z_p: Tensor, z_q: Tensor, weights: Tensor | None
-    ) -> tuple[KnotMaps, Tensor, Tensor]:
-        """Solve for the maps of some directions; see `_solve_shared`."""
-        backend = kernels.for_tensor(z_p)
-        sorted_p, order_p = backend.argsort_rows(z_p)
-        # F_p of each sorted value: (1, M), the same for all directions.
-        probabilities_p = _sample_indices(sorted_p) / sorted_p.shape[1]
-        if weights is None:
-            sorted_q = backend.sort_rows(z_q)
-            probabilities_q = _sample_indices(z_q) / z_q.shape[1]
-        else:
-            sorted_q, order_q = backend.argsort_rows(z_q)
-            weights_q = weights.double()[order_q]
-            weight_before = weights_q.cumsum(1) - weights_q
-            probabilities_q = weight_before / weights_q.sum(1, keepdim=True)
-        images = _interpolate_rows(probabilities_p, probabilities_q, sorted_q)
-        displacement = _last_of_ties(sorted_p, images).sub_(sorted_p)
-        dz = torch.empty_like(z_p).scatter_(1, order_p, displacement)
-        cost = displacement.square().mean(1)
-        probabilities = _knot_probabilities(
-            probabilities_p, probabilities_q, distinct=weights is None
-        )
-        knots = _interpolate_rows(probabilities, probabilities_p, sorted_p)
-        values = _interpolate_rows(probabilities, probabilities_q, sorted_q)
-        return KnotMaps(knots, values), cost, dz
+
+def _solve_as_in_paper(
+    z_p: Tensor, z_q: Tensor, weights: Tensor | None
+) -> tuple[KnotMaps, Tensor, Tensor]:
+    """The maps of some directions, their cost (h,), and displacements (h, M)."""
+    backend = kernels.for_tensor(z_p)
+    sorted_p, order_p = backend.argsort_rows(z_p)
+    if weights is None:
+        maps, images = _paper_maps(sorted_p, backend.sort_rows(z_q))
+    else:
+        sorted_q, order_q = backend.argsort_rows(z_q)
+        maps, images = _weighted_paper_maps(sorted_p, sorted_q, weights[order_q])
+    displacement = _last_of_ties(sorted_p, images).sub_(sorted_p)
+    dz = torch.empty_like(z_p).scatter_(1, order_p, displacement)
+    return maps, displacement.square().mean(1), dz
 
 
-def _knot_probabilities(
-    probabilities_p: Tensor, probabilities_q: Tensor, distinct: bool
-) -> Tensor:
-    """The probabilities F_p at which maps have knots, ascending: (1, K) or (h, K).
+def _paper_maps(sorted_p: Tensor, sorted_q: Tensor) -> tuple[KnotMaps, Tensor]:
+    """The maps of sorted particles (h, M) to sorted data (h, N), and their images.
 
-    T bends only at the probabilities of the particles, (1, M), and of the data, (1, N),
-    or (h, N) if the data have weights. Those above the last particle's, which F_p does
-    not attain, are replaced by it. With `distinct`, which needs one row, each
-    probability is returned once: two particles, at 0 and ½, and four data, at 0, ¼, ½
-    and ¾, give 0, ¼ and ½.
+    The images (h, M) are where the particles go, as if there were no ties. T bends only
+    at the probabilities of the particles and of the data, which are the same for all
+    directions: two particles, at 0 and ½, and four data, at 0, ¼, ½ and ¾, give knots
+    at 0, ¼ and ½. F_p attains no probability above the last particle's.
     """
-    clamped_q = probabilities_q.clamp(max=float(probabilities_p[0, -1]))
-    all_p = probabilities_p.expand(len(clamped_q), -1)
-    probabilities = torch.cat((all_p, clamped_q), 1).sort(1).values
-    if not distinct:
-        return probabilities
-    is_new = torch.nn.functional.pad(probabilities[0].diff() > 0, (1, 0), value=True)
-    return probabilities[:, is_new]
+    at_p = _sample_probabilities(sorted_p)
+    at_q = _sample_probabilities(sorted_q)
+    images = _interpolate(at_p, at_q, sorted_q)
+    at_knots = torch.unique(torch.cat((at_p, at_q.clamp(max=float(at_p[-1])))))
+    knots = _interpolate(at_knots, at_p, sorted_p)
+    values = _interpolate(at_knots, at_q, sorted_q)
+    return KnotMaps(knots, values), images
 
 
-def _sample_indices(z: Tensor) -> Tensor:
-    """The indices 0 to n − 1 of the samples in z (h, n), as float64 (1, n)."""
-    return torch.arange(z.shape[1], dtype=torch.float64, device=z.device)[None]
+def _weighted_paper_maps(
+    sorted_p: Tensor, sorted_q: Tensor, sorted_weights: Tensor
+) -> tuple[KnotMaps, Tensor]:
+    """The same for data with weights (h, N), which differ in order by direction.
+
+    Each direction then has M + N knots of its own, of which some may be equal.
+    """
+    h = len(sorted_p)
+    # A row for each direction, because those of the data differ.
+    at_p = _sample_probabilities(sorted_p).expand(h, -1).contiguous()
+    weights = sorted_weights.double()
+    weight_below = weights.cumsum(1) - weights
+    at_q = weight_below / weights.sum(1, keepdim=True)
+    images = _interpolate_rows(at_p, at_q, sorted_q)
+    at_knots = torch.cat((at_p, at_q.clamp(max=float(at_p[0, -1]))), 1).sort(1).values
+    knots = _interpolate_rows(at_knots, at_p, sorted_p)
+    values = _interpolate_rows(at_knots, at_q, sorted_q)
+    return KnotMaps(knots, values), images
+
+
+def _sample_probabilities(z: Tensor) -> Tensor:
+    """The probabilities k/n of the samples in z (h, n), as float64 (n,)."""
+    n = z.shape[1]
+    return torch.arange(n, dtype=torch.float64, device=z.device) / n
+
+
+def _interpolate(at: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Interpolate rows linearly, as `np.interp` does: y (h, n) at x (n,).
+
+    The result (h, m) is at other x, `at` (m,). x ascends; beyond its ends the result is
+    constant. The kernels interpolate in float64; this function does so in the type of
+    y, because it works on M + N values per direction.
+    """
+    left, right, share = _neighbors_in(x, at)
+    y_left = y.index_select(1, left)
+    y_right = y.index_select(1, right)
+    return torch.lerp(y_left, y_right, share.to(y.dtype))
 
 
 def _interpolate_rows(at: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Interpolate each row linearly, as `np.interp` does: y (h, n) at x (h, n).
+    """As `_interpolate`, but each row has its own x (h, n) and `at` (h, m)."""
+    left, right, share = _neighbors_in(x, at)
+    return torch.lerp(y.gather(1, left), y.gather(1, right), share.to(y.dtype))
 
-    The result (h, m) is at other x, `at` (h, m). x ascends; beyond its ends the result
-    is constant. `at` and x may have a single row for all h, which saves most of the
-    memory. The kernels interpolate in float64; this function does so in the type of y,
-    because it works on M + N values per direction.
+
+def _neighbors_in(x: Tensor, at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The indices in x of the values left and right of `at`, and where `at` is between.
+
+    This share is 0 at the left value and 1 at the right one. x and `at` may have rows.
     """
-    rows = max(len(at), len(x))
-    last = x.shape[1] - 1
-    at = at.expand(rows, -1).contiguous()
-    x = x.expand(rows, -1).contiguous()
-    i = torch.searchsorted(x, at, right=True) - 1
-    i = i.clamp_(0, max(0, last - 1))
-    after = (i + 1).clamp_(max=last)
-    x_left = x.gather(1, i)
-    gap = x.gather(1, after) - x_left
+    last = x.shape[-1] - 1
+    left = torch.searchsorted(x, at, right=True) - 1
+    left = left.clamp_(0, max(0, last - 1))
+    right = (left + 1).clamp_(max=last)
+    x_left = x.gather(-1, left)
+    gap = x.gather(-1, right) - x_left
     share = torch.where(gap > 0, (at - x_left) / gap, 0.0)
-    share = share.clamp_(0, 1).to(y.dtype)
-    if rows > 1:
-        y_left = y.gather(1, i)
-        y_right = y.gather(1, after)
-    else:
-        y_left = y.index_select(1, i[0])
-        y_right = y.index_select(1, after[0])
-    return torch.lerp(y_left, y_right, share)
+    return left, right, share.clamp_(0, 1)
 
 
 def _last_of_ties(z: Tensor, values: Tensor) -> Tensor:
@@ -363,13 +375,14 @@ def _last_of_ties(z: Tensor, values: Tensor) -> Tensor:
     """
     pad = torch.nn.functional.pad
     equals_next = pad(z[:, 1:] == z[:, :-1], (0, 1))
-    tied = equals_next.view(-1).nonzero()[:, 0]  # all values of a tie but the last
+    # All values of a tie but the last, as indices in the flattened rows.
+    tied = equals_next.view(-1).nonzero()[:, 0]
     if len(tied) == 0:
         return values
     ends_tie = pad(tied.diff() > 1, (0, 1), value=True)
-    tie_number = ends_tie.cumsum(0) - ends_tie.long()
-    last = tied[ends_tie][tie_number] + 1
-    values.view(-1)[tied] = values.view(-1)[last]
+    last_of_ties = tied[ends_tie] + 1
+    tie_number = ends_tie.cumsum(0) - ends_tie.long()  # the ties that end before
+    values.view(-1)[tied] = values.view(-1)[last_of_ties[tie_number]]
     return values
 
 
@@ -418,9 +431,11 @@ class HistogramTransport:
         slices_p, slices_q = batch.class_slices
         histograms_p = self.count(z_p, class_slices=slices_p)
         histograms_q = self.count(z_q, class_slices=slices_q)
-        without_points = {*slices_p.empty, *slices_q.empty}
-        return self.solve_counts(
-            histograms_p, histograms_q, z_p.dtype, without_points, len(slices_p)
+        return self.solve_class_counts(
+            histograms_p,
+            histograms_q,
+            z_p.dtype,
+            _maps_without_points(slices_p, slices_q, len(z_p), z_p.device),
         )
 
     def count(
@@ -445,19 +460,10 @@ class HistogramTransport:
         histograms_p: Histograms,
         histograms_q: Histograms,
         dtype: torch.dtype,
-        identity_classes: Collection[int] = (),
-        n_classes: int = 1,
     ) -> TransportSolution:
         """Solve for the maps from counted particles to counted data.
 
-        Parameters
-        ----------
-        histograms_p, histograms_q : with the rows of `n_classes` classes
-        dtype : the type of the maps' values
-        identity_classes : classes without particles or without data, whose maps are the
-        identity
-        n_classes : the number of classes with maps of their own; 1 if all points share
-        maps
+        `dtype` is the type of the maps' values.
         """
         values, cost = kernels.for_tensor(histograms_p.counts).compose_histograms(
             counts_p=histograms_p.counts,
@@ -467,35 +473,54 @@ class HistogramTransport:
             lo_q=histograms_q.lo,
             hi_q=histograms_q.hi,
         )
-        data_per_map = None
-        if n_classes > 1:
-            data_per_map = histograms_q.counts.sum(1)
         maps = GridMaps(
             histograms_p.lo, histograms_p.hi, values.to(dtype), histograms_p.counts
         )
-        if not identity_classes:
-            return TransportSolution(maps, cost, data_per_map=data_per_map)
-        is_identity = torch.zeros_like(cost, dtype=torch.bool)
-        for c in identity_classes:
-            is_identity[kernels.rows_of_class_maps(c, len(cost) // n_classes)] = True
-        return _with_identity(maps, cost, data_per_map, is_identity)
+        return TransportSolution(maps, cost)
+
+    def solve_class_counts(
+        self,
+        histograms_p: Histograms,
+        histograms_q: Histograms,
+        dtype: torch.dtype,
+        lacks_points: Tensor | None,
+    ) -> TransportSolution:
+        """Solve for the maps of every class, from histograms with C·h rows.
+
+        Parameters
+        ----------
+        histograms_p, histograms_q : of the particles and of the data
+        dtype : the type of the maps' values
+        lacks_points : which rows (C·h,) are of a class without particles or without
+            data. Their maps are the identity, cost nothing, and count as maps to no
+            data. None if every class has both
+        """
+        solution = self.solve_counts(histograms_p, histograms_q, dtype)
+        data_per_map = histograms_q.counts.sum(1)
+        if lacks_points is None:
+            return solution._replace(data_per_map=data_per_map)
+        assert isinstance(solution.maps, GridMaps), "histograms give maps on a grid"
+        return TransportSolution(
+            _with_identity_maps(solution.maps, lacks_points),
+            solution.cost.where(~lacks_points, 0.0),
+            data_per_map=data_per_map.where(~lacks_points, 0),
+        )
 
 
-def _with_identity(
-    maps: GridMaps, cost: Tensor, data_per_map: Tensor | None, is_identity: Tensor
-) -> TransportSolution:
-    """A solution, with the identity in place of the maps where (h,) it is True.
+def _maps_without_points(
+    slices_p: ClassSlices, slices_q: ClassSlices, h: int, device: torch.device
+) -> Tensor | None:
+    """Which maps (C·h,) are of a class without particles or without data.
 
-    They cost nothing, and count as maps to no data.
+    None if every class has both.
     """
-    is_kept = ~is_identity
-    if data_per_map is not None:
-        data_per_map = data_per_map.where(is_kept, 0)
-    return TransportSolution(
-        _with_identity_maps(maps, is_identity),
-        cost.where(is_kept, 0.0),
-        data_per_map=data_per_map,
-    )
+    classes = {*slices_p.empty, *slices_q.empty}
+    if not classes:
+        return None
+    lacks_points = torch.zeros(len(slices_p) * h, dtype=torch.bool, device=device)
+    for c in classes:
+        lacks_points[kernels.rows_of_class_maps(c, h)] = True
+    return lacks_points
 
 
 def _with_identity_maps(maps: GridMaps, is_identity: Tensor) -> GridMaps:

@@ -30,7 +30,7 @@ def precision_on_a_gpu(flow):
     """The type in which a GPU would draw samples of the first stage."""
     plan = flow._fitted_model().plan
     builder = PictureFlowBuilder(plan, Seed(0), torch.device("cuda"))
-    return builder.frame_kind(builder.placed_stages[0]).precision
+    return builder.frame_kind(builder.stage_contexts[0]).precision
 
 
 def test_another_precision_is_that_of_samples_alone(tmp_path):

@@ -116,7 +116,7 @@ def test_classes_apart_and_shared_maps_reach_the_engine():
 
 def test_stages_know_their_place_among_the_others():
     def marks(**changes):
-        stages = builder("6[1]=1 6[3] 6[1]=1 6[1]=1", **changes).placed_stages
+        stages = builder("6[1]=1 6[3] 6[1]=1 6[1]=1", **changes).stage_contexts
         return [
             (s.is_single_pixels, s.is_before_single_pixels, s.is_last_of_patches)
             for s in stages

@@ -42,7 +42,7 @@ def test_quality_is_more_steps_where_all_pictures_share_maps(quality, steps):
         ImageFlow(**settings, amplifier=10.0).plan(images, labels).n_steps == 6 * steps
     )
     assert ImageFlow(**settings, known="top").plan(images).n_steps == 6 * steps
-    colors = np.full((400, 2, 2, 3), (200, 100, 0), np.uint8)  # start as mosaics
+    colors = np.full((400, 2, 2, 3), (200, 100, 50), np.uint8)  # they start as mosaics
     assert flow.plan(colors).n_steps == steps
     assert flow.set_params(steps_per_stage=7).plan(images).n_steps == 7
 

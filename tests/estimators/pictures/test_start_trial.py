@@ -99,7 +99,7 @@ def test_noise_of_a_trial_is_planned_as_noise_of_the_user(rng, monkeypatch, labe
     planned_fit = flow("auto").prepare(pictures, labels).planned_fit
     assert planned_fit.plan.mosaic_size > 0
     monkeypatch.setattr(fit, "noise_is_better", lambda *_: True)
-    assert planned_fit.with_chosen_start().plan == flow("noise").plan(pictures, labels)
+    assert planned_fit.tune().plan == flow("noise").plan(pictures, labels)
 
 
 @pytest.mark.parametrize("rows_of_last_class", [100, 3])
@@ -120,9 +120,11 @@ def test_pictures_with_labels_are_tried_class_by_class(
     planned_fit = flow.prepare(pictures, labels).planned_fit
     assert planned_fit.plan.method == "per class"
     assert start_trial.needs_trial(planned_fit.plan)
-    plan = planned_fit.with_chosen_start().plan
+    events = []
+    plan = planned_fit.tune([events.append]).plan
     assert plan.method == "per class"
     assert plan.start == "noise"
+    assert events == []  # the steps of trials are none of the fit
 
 
 def test_a_start_of_the_user_is_not_tried(monkeypatch):

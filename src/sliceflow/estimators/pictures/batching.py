@@ -37,7 +37,7 @@ from sliceflow.engine.encoded_y import ClassSlices, FlowY, SeparateClassIndices
 from sliceflow.engine.random import Seed
 from sliceflow.estimators.pictures.costs import directions_per_stage
 from sliceflow.estimators.pictures.plan import PicturePlan
-from sliceflow.estimators.pictures.rows import PictureData
+from sliceflow.estimators.pictures.rows import DevicePictures
 
 # A step uses at least this many particles and pictures, however small the memory is.
 MIN_BATCH = 4096
@@ -78,7 +78,7 @@ def choose_batch_size(plan: PicturePlan, device: torch.device) -> int | None:
 
 
 def divide_pictures(
-    plan: PicturePlan, data: PictureData, seed: Seed
+    plan: PicturePlan, pictures: DevicePictures, seed: Seed
 ) -> list[SortedSelection]:
     """Divide the pictures into parts that stages use in turn.
 
@@ -90,24 +90,24 @@ def divide_pictures(
     batch_size = plan.batch_size
     if batch_size is None:
         return []
-    if plan.n_moved_particles > batch_size or data.n_pictures <= batch_size:
+    if plan.n_moved_particles > batch_size or pictures.n_pictures <= batch_size:
         return []
-    if data.device.type != "cpu" or plan.map_sharing == "shared":
+    if pictures.device.type != "cpu" or plan.map_sharing == "shared":
         return []
-    order = seed.child("order").permutation(data.n_pictures)
-    class_slices = ClassSlices((0, data.n_pictures))
+    order = seed.child("order").permutation(pictures.n_pictures)
+    class_slices = ClassSlices((0, pictures.n_pictures))
     n_classes = plan.n_separate_classes
-    if n_classes and data.own_y is not None:
+    if n_classes and pictures.own_y is not None:
         # Class by class, at random within each.
-        order = order[torch.argsort(data.own_y.values[order], stable=True)]
-        class_slices = ClassSlices.from_class_indices(data.own_y, n_classes)
-    parts = stratified_parts(class_slices, batch_size, data.device)
+        order = order[torch.argsort(pictures.own_y.values[order], stable=True)]
+        class_slices = ClassSlices.from_class_indices(pictures.own_y, n_classes)
+    parts = stratified_parts(class_slices, batch_size, pictures.device)
     return [replace(part, indices=order[part.indices]) for part in parts]
 
 
 def batches_of_steps(
     plan: PicturePlan,
-    data: PictureData,
+    pictures: DevicePictures,
     seed: Seed,
     *,
     y_p: FlowY | None,
@@ -122,17 +122,17 @@ def batches_of_steps(
     """
     return make_batches(
         plan.n_moved_particles,
-        data.n_pictures,
+        pictures.n_pictures,
         plan.batch_size,
         seed,
-        data.device,
+        pictures.device,
         y_p=y_p,
         y_q=y_q,
     )
 
 
 def batches_of_all_points(
-    data: PictureData, *, y_p: FlowY | None, y_q: FlowY | None
+    pictures: DevicePictures, *, y_p: FlowY | None, y_q: FlowY | None
 ) -> Batches:
     """One batch of all points of this rank, for a fit on several ranks.
 
@@ -141,8 +141,10 @@ def batches_of_all_points(
     y_p, y_q : the classes of the particles and of the pictures of all ranks, or None
         if the flow ignores them
     """
-    if y_p is None or y_q is None or data.own_y is None:
+    if y_p is None or y_q is None or pictures.own_y is None:
         return Batches()
     if isinstance(y_q, SeparateClassIndices):
-        return Batches(data_order=ClassOrder.sorting(data.own_y, y_q.n_classes))
-    return make_weighted_batches(data.indices.cpu(), data.device, y_p=y_p, y_q=y_q)
+        return Batches(data_order=ClassOrder.sorting(pictures.own_y, y_q.n_classes))
+    return make_weighted_batches(
+        pictures.indices.cpu(), pictures.device, y_p=y_p, y_q=y_q
+    )

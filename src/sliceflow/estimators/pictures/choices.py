@@ -26,25 +26,29 @@ from sliceflow.estimators.pictures.parameters import (
     PictureParameters,
     Quality,
 )
-from sliceflow.estimators.pictures.rows import PictureData
+from sliceflow.estimators.pictures.rows import DevicePictures
 from sliceflow.validation import require
 
 # Steps per stage. 25 instead of 8 bring FID-768 of MNIST from .016 to .007, but
 # samples that look like a training picture from 1.0 to 3.9 % and the file from 59 to
 # 140 MB (benchmarks/RESULTS.md).
 STEPS_OF_QUALITY: dict[Quality, int] = {"draft": 3, "standard": 8, "best": 25}
-# Steps are multiplied by this if all pictures share maps and particles start as noise:
-# such maps have more to do.
-SHARED_FROM_NOISE_FACTOR = 6
+# Steps are multiplied by this if particles start as noise, and no class has maps of its
+# own: such maps have more to do.
+NOISE_TO_ALL_CLASSES_FACTOR = 6
 # Steps per stage of "draft" on a CPU, where a fit takes minutes.
 CPU_DRAFT_STEPS = 2
+# Particles for each picture, unless the user says how many: mirror images do not count.
+PARTICLES_PER_PICTURE = 2
 # The most particles on a CPU, unless the user says how many: time is proportional to
-# them. `steps_per_stage` counts as "best".
+# them.
 CPU_MAX_PARTICLES: dict[Quality, int] = {
     "draft": 10_000,
     "standard": 20_000,
     "best": 40_000,
 }
+# The same if the user says `steps_per_stage`, which replaces the quality.
+CPU_MAX_PARTICLES_OF_GIVEN_STEPS = 40_000
 # Pictures that a class with separate maps needs, on average over classes. With fewer,
 # classes share maps: their noise would be large, and pictures would be copied.
 MIN_PICTURES_PER_CLASS = 100
@@ -126,53 +130,70 @@ def choose_n_directions(n_directions: Literal["auto"] | int, layout: Layout) -> 
 
 
 def choose_mosaic_size(
-    start: Start | int, *, has_colors: bool, shares_maps: bool, has_known: bool
+    start: Start | int, *, has_colors: bool, sharing: MapSharing, has_known: bool
 ) -> int:
     """Choose the number of pictures of the mosaics that particles start as.
 
-    0 is noise. `has_colors` is whether any picture is not gray, `shares_maps` whether
-    classes share maps, `has_known` whether pixels are known. Raises a `ParameterError`
-    for mosaics that are impossible.
+    0 is noise. `has_colors` is whether any picture is not gray, `has_known` whether
+    pixels are known. `sharing` says which classes share maps.
     """
     if start == "noise":
         return 0
-    reason = _reason_against_mosaics(shares_maps, has_known)
-    if start == "auto":
-        if reason or not has_colors:  # gray mosaics are no better than noise
-            return 0
-        return MOSAIC_SIZE
-    if reason:
-        hint = "use start='noise'"
-        if shares_maps:
-            hint += ", or amplifier=inf"
-        raise ParameterError("start", start, reason, hint)
-    return int(start)
+    if start != "auto":
+        return int(start)
+    if _reason_against_mosaics(sharing, has_known):
+        return 0
+    if not has_colors:  # gray mosaics are no better than noise
+        return 0
+    return MOSAIC_SIZE
 
 
-def _reason_against_mosaics(shares_maps: bool, has_known: bool) -> str:
+def require_possible_start(
+    start: Start | int, sharing: MapSharing, has_known: bool
+) -> None:
+    """Raise a `ParameterError` if the user wants mosaics that are impossible.
+
+    `sharing` says which classes share maps, `has_known` whether pixels are known.
+    """
+    if start in ("auto", "noise"):
+        return
+    reason = _reason_against_mosaics(sharing, has_known)
+    if not reason:
+        return
+    hint = "use start='noise'"
+    if sharing == "shared":
+        hint += ", or amplifier=inf"
+    raise ParameterError("start", start, reason, hint)
+
+
+def _reason_against_mosaics(sharing: MapSharing, has_known: bool) -> str:
     """Why particles cannot start as mosaics; empty if they can."""
     if has_known:
         return "does not work with known pixels"
-    if shares_maps:
+    if sharing == "shared":
         # A map of all classes would not know from which of them a particle started.
         return "does not work if classes share maps"
     return ""
 
 
 def choose_steps_per_stage(
-    parameters: PictureParameters, shared_from_noise: bool, device: torch.device
+    parameters: PictureParameters,
+    sharing: MapSharing,
+    mosaic_size: int,
+    device: torch.device,
 ) -> int:
     """Choose the number of steps of each stage.
 
-    `shared_from_noise` is whether all pictures share maps and particles start as noise.
+    `sharing` says which classes share maps. Particles start as mosaics of `mosaic_size`
+    pictures; 0 is noise.
     """
     if parameters.steps_per_stage is not None:
         return int(parameters.steps_per_stage)
     n_steps = STEPS_OF_QUALITY[parameters.quality]
     if parameters.quality == "draft" and device.type == "cpu":
         n_steps = CPU_DRAFT_STEPS
-    if shared_from_noise:
-        n_steps *= SHARED_FROM_NOISE_FACTOR
+    if sharing != "separate" and mosaic_size == 0:
+        n_steps *= NOISE_TO_ALL_CLASSES_FACTOR
     return n_steps
 
 
@@ -183,23 +204,23 @@ def choose_n_picture_particles(
     n_ranks: int,
     device: torch.device,
 ) -> int:
-    """Choose M for n pictures (and mirror images).
+    """Choose M for n pictures, including mirror images.
 
     By default there are fewer on a CPU, where particles take long.
     """
-    twice_the_pictures = 2 * n
-    if parameters.mirror:  # n counts each picture twice already
-        twice_the_pictures = n
+    n_distinct = n
+    if parameters.mirror:
+        n_distinct = n // 2
     m = choose_n_particles(
-        parameters.n_particles, twice_the_pictures, n_classes, n_ranks
+        parameters.n_particles, PARTICLES_PER_PICTURE * n_distinct, n_classes, n_ranks
     )
     is_default = parameters.n_particles is None and parameters.preset is None
-    if device.type == "cpu" and is_default:
-        quality = parameters.quality
-        if parameters.steps_per_stage is not None:
-            quality = "best"
-        m = min(m, max(n_classes, CPU_MAX_PARTICLES[quality]))
-    return m
+    if device.type != "cpu" or not is_default:
+        return m
+    limit = CPU_MAX_PARTICLES[parameters.quality]
+    if parameters.steps_per_stage is not None:
+        limit = CPU_MAX_PARTICLES_OF_GIVEN_STEPS
+    return min(m, max(n_classes, limit))
 
 
 def choose_amplifier(
@@ -275,7 +296,10 @@ def _auto_n_clusters(
         n_distinct = n // 2
     if shape[0] > 1:
         return min(MAX_COLOR_CLUSTERS, n_distinct // MIN_COLOR_PICTURES_PER_CLUSTER)
-    n_steps = choose_steps_per_stage(parameters, shared_from_noise=False, device=device)
+    # Clusters have separate maps: where their particles start makes no difference.
+    n_steps = choose_steps_per_stage(
+        parameters, "separate", mosaic_size=0, device=device
+    )
     return _max_gray_clusters(n_distinct, shape, n_steps)
 
 
@@ -345,7 +369,9 @@ def choose_n_picture_knots(
 
 
 def choose_patch_basis(
-    patch_basis: Literal["auto"] | PatchBasis, data: PictureData, ranks: Communicator
+    patch_basis: Literal["auto"] | PatchBasis,
+    pictures: DevicePictures,
+    ranks: Communicator,
 ) -> PatchBasis:
     """Choose the basis of the directions of tiles.
 
@@ -353,9 +379,9 @@ def choose_patch_basis(
     """
     if patch_basis != "auto":
         return patch_basis
-    stride = max(1, data.n_pictures // MAX_PICTURES_FOR_BASIS)
-    subset = data.pixel_points[:, data.indices % stride == 0].float()
-    brightness = subset / data.layout.max_pixel_value
+    stride = max(1, pictures.n_pictures // MAX_PICTURES_FOR_BASIS)
+    subset = pictures.pixel_points[:, pictures.indices % stride == 0].float()
+    brightness = subset / pictures.layout.max_pixel_value
     darkest_gray, lightest_gray = GRAY_RANGE
     is_gray = (brightness > darkest_gray) & (brightness < lightest_gray)
     counts = torch.tensor([int(is_gray.sum()), subset.numel()])

@@ -61,7 +61,7 @@ def _model_bytes(plan: PicturePlan) -> int:
     n_bins = None
     if isinstance(plan.transport, HistogramTransport):
         n_bins = plan.transport.n_bins
-    map_size = map_bytes(plan.n_knots, n_bins, plan.map_sharing == "shared")
+    map_size = map_bytes(plan.n_knots, n_bins, bends_often=plan.map_sharing == "shared")
     nbytes = _n_maps(plan) * map_size * max(1, plan.n_separate_classes)
     if plan.mosaic_size:  # every rank has all pictures
         nbytes += _pixel_bytes(plan) * plan.layout.dimension * plan.n_pictures

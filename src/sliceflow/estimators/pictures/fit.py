@@ -1,8 +1,8 @@
 """The fit of pictures: read them, plan their fit, choose its start, and run it.
 
 `PictureAdapter` reads the user's pictures and plans their fit: a `PlannedPictureFit`.
-Its `run` chooses where particles start, and moves them onto the pictures that
-`TrainingPictures` loads for every stage.
+Its `tune` chooses where particles start. Its `run` begins with that, and moves them
+onto the pictures that `TrainingPictures` loads for every stage.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from sliceflow.estimators.pictures.plan import (
     PicturePlan,
     plan_pictures,
 )
-from sliceflow.estimators.pictures.rows import PictureData, PictureRows
+from sliceflow.estimators.pictures.rows import DevicePictures, PictureRows
 from sliceflow.estimators.pictures.start_trial import needs_trial, noise_is_better
 from sliceflow.estimators.pictures.training_pictures import TrainingPictures
 from sliceflow.metrics.copying import evidence_of_copying
@@ -107,31 +107,41 @@ class PictureAdapter:
         and no worse than noise for most pictures.
         """
         parameters = self.parameters
-        data = PictureData.from_rows(rows, self.device, parameters.mirror)
+        pictures = DevicePictures.from_rows(rows, self.device, parameters.mirror)
         m = choices.choose_n_picture_particles(
-            parameters, data.n_pictures, data.n_classes, self.ranks.size, self.device
+            parameters,
+            pictures.n_pictures,
+            pictures.n_classes,
+            self.ranks.size,
+            self.device,
         )
         wanted_amplifier = parameters.amplifier
-        n_clusters = _choose_n_clusters(data, parameters, m)
+        n_clusters = _choose_n_clusters(pictures, parameters, m)
         if n_clusters > 1:
-            data = data.with_clusters(n_clusters, seed.child("data"), self.ranks)
+            pictures = pictures.with_clusters(
+                n_clusters, seed.child("data"), self.ranks
+            )
             wanted_amplifier = math.inf  # clusters have separate maps
         amplifier = choices.choose_amplifier(
-            wanted_amplifier, parameters.transport, m, data.n_pictures, data.n_classes
+            wanted_amplifier,
+            parameters.transport,
+            m,
+            pictures.n_pictures,
+            pictures.n_classes,
         )
 
         stores_maps = parameters.options.n_knots != 0
-        allocation = _allocate_particles(data, m, amplifier, seed, stores_maps)
+        allocation = _allocate_particles(pictures, m, amplifier, seed, stores_maps)
         known = None
         if parameters.known is not None:
-            known = as_known(parameters.known, data.layout).copy()
+            known = as_known(parameters.known, pictures.layout).copy()
         return PlannedPictureFit(
-            plan=_plan_flow(data, parameters, allocation, amplifier, self.ranks),
+            plan=_plan_flow(pictures, parameters, allocation, amplifier, self.ranks),
             rows=rows,
             parameters=parameters,
             seed=seed,
             ranks=self.ranks,
-            data=data,
+            pictures=pictures,
             allocation=allocation,
             known=known,
         )
@@ -146,7 +156,7 @@ class PlannedPictureFit:
     parameters: PictureParameters
     seed: Seed
     ranks: Communicator
-    data: PictureData  # the rows on the device, with mirror images and clusters
+    pictures: DevicePictures  # the rows on the device, with mirror images and clusters
     allocation: ParticleAllocation
     known: Mask | None  # (h, w), True where a pixel is known
     checkpoints: Checkpoints | None = None
@@ -160,23 +170,23 @@ class PlannedPictureFit:
 
         The flow goes on where a checkpoint ended, if there is one.
         """
-        return self.with_chosen_start()._run_from_start(listeners)
+        return self.tune(listeners)._run_tuned(listeners)
 
-    def _run_from_start(
+    def _run_tuned(
         self, listeners: Sequence[FlowListener]
     ) -> FitResult[FittedPictures]:
         """Move the particles onto the pictures, from where the plan says."""
         mosaic_sources = None
         if self.plan.mosaic_size:
-            mosaic_sources = stored_pictures(self.data, self.ranks)
-        own_particles = self.allocation.moved.own_part(self.ranks, self.data.device)
+            mosaic_sources = stored_pictures(self.pictures, self.ranks)
+        own_particles = self.allocation.moved.own_part(self.ranks, self.pictures.device)
         particle_rng = ParticleRng(
             self.seed.child("particles"), own_particles.shard.first
         )
         particles = self.initial_particles(own_particles, mosaic_sources, particle_rng)
         with resumable_by(self.checkpoints):
             run = run_flow(
-                self.flow_spec(),
+                self.fit_flow_spec(),
                 particles,
                 self.training_pictures().target(),
                 particle_rng,
@@ -186,17 +196,18 @@ class PlannedPictureFit:
             )
             return self._result(mosaic_sources, run)
 
-    def with_chosen_start(self) -> PlannedPictureFit:
+    def tune(self, listeners: Sequence[FlowListener] = ()) -> PlannedPictureFit:
         """This fit, with the choice by trials of where particles start.
 
         They start as noise if that is much better than the mosaics of the plan. All
-        other settings are those of the plan. This is the first thing that a fit does.
+        other settings are those of the plan. The listeners get no event of the trials,
+        which are two small fits.
         """
         if not needs_trial(self.plan) or not noise_is_better(self, self._fit_on_trial):
             return self
         options = replace(self.parameters.options, start="noise")
         plan = _plan_flow(
-            self.data,
+            self.pictures,
             replace(self.parameters, options=options),
             self.allocation,
             self.plan.amplifier,
@@ -215,12 +226,19 @@ class PlannedPictureFit:
         `mosaic_sources` (n, c, h, w) are the pictures of which mosaics are made.
         Without them, particles start as noise.
         """
-        data = self.data
+        pictures = self.pictures
         y = own_particles.y
         assert y is None or isinstance(y, ClassIndices), "pictures have labels"
-        mosaics = build_mosaics(self.plan, mosaic_sources, data.label_y, data.device)
+        mosaics = build_mosaics(
+            self.plan, mosaic_sources, pictures.label_y, pictures.device
+        )
         x = initial_points(
-            self.plan, mosaics, own_particles.shard.count, y, particle_rng, data.device
+            self.plan,
+            mosaics,
+            own_particles.shard.count,
+            y,
+            particle_rng,
+            pictures.device,
         )
         is_known = self._is_known()
         if is_known is not None:
@@ -228,8 +246,11 @@ class PlannedPictureFit:
             x = torch.where(is_known, completed, x)
         return Cloud(x, y)
 
-    def flow_spec(self) -> FlowSpec:
-        """The flow of the fit: its maps are shrunk, and fitted on all ranks."""
+    def fit_flow_spec(self) -> FlowSpec:
+        """The flow as it is fitted: its maps are shrunk, and fitted on all ranks.
+
+        A model replays the plain flow of `PictureFlowBuilder.flow_spec`.
+        """
         plan = self.plan
         # Mirror images are no new pictures.
         distinct_share = 0.5 if plan.mirror else 1.0
@@ -242,13 +263,15 @@ class PlannedPictureFit:
             batch_size=plan.batch_size,
             distinct_share=distinct_share,
         )
-        device = self.data.device
+        device = self.pictures.device
         builder = PictureFlowBuilder(plan, self.seed, device, self._is_known())
         return across_ranks(builder.flow_spec(factors), self.ranks)
 
     def _is_known(self) -> Tensor | None:
         """Which values (d, 1) of a picture are known; None if none is."""
-        return self.data.layout.repeat_for_channels(self.known, self.data.device)
+        return self.pictures.layout.repeat_for_channels(
+            self.known, self.pictures.device
+        )
 
     def _encode_to_complete(self, shard: Shard) -> Tensor:
         """The values (d, n) of the pictures that this rank's particles complete.
@@ -256,16 +279,16 @@ class PlannedPictureFit:
         Their known pixels do not move. Kept particles use each picture equally often,
         and so do the others.
         """
-        data = self.data
+        pictures = self.pictures
         n_particles = self.plan.n_particles
         seed = self.seed.child("conditions")
-        pictures_of_kept = balanced_indices(data.n_pictures, n_particles, seed)
+        pictures_of_kept = balanced_indices(pictures.n_pictures, n_particles, seed)
         pictures_of_others = balanced_indices(
-            data.n_pictures, shard.total - n_particles, seed.child("further")
+            pictures.n_pictures, shard.total - n_particles, seed.child("further")
         )
         indices = torch.cat((pictures_of_kept, pictures_of_others))[shard.slice]
-        pixel_points = data.gather_pictures(indices.to(data.device), self.ranks)
-        return data.layout.encode(
+        pixel_points = pictures.gather_pictures(indices.to(pictures.device), self.ranks)
+        return pictures.layout.encode(
             pixel_points,
             self.seed.child("observed"),
             n_total=shard.total,
@@ -274,7 +297,7 @@ class PlannedPictureFit:
 
     def training_pictures(self) -> TrainingPictures:
         """The pictures onto which the particles move."""
-        return TrainingPictures(self.plan, self.data, self.seed, self.allocation)
+        return TrainingPictures(self.plan, self.pictures, self.seed, self.allocation)
 
     def _result(
         self, mosaic_sources: Tensor | None, run: FlowRun
@@ -286,10 +309,10 @@ class PlannedPictureFit:
             plan=self.plan,
             seed=self.seed,
             steps=tuple(step.without_identity_maps() for step in steps),
-            conditions=self.data.conditions,
+            conditions=self.pictures.conditions,
             known=self.known,
             mosaic_sources=mosaic_sources,
-            device=self.data.device,
+            device=self.pictures.device,
         )
         x = allocation.kept_cloud(run.particles.x, self.ranks).x
         y = allocation.kept_user_y
@@ -299,7 +322,7 @@ class PlannedPictureFit:
             model,
             run.history.as_columns(),
             self._copy_warning(x),
-            ParticleResult(self.data.layout.decode(x), y),
+            ParticleResult(self.pictures.layout.decode(x), y),
         )
 
     def _copy_warning(self, x: Tensor) -> CopyWarning | None:
@@ -310,8 +333,8 @@ class PlannedPictureFit:
         """
         if self.ranks.size > 1 or self.known is not None:
             return None
-        pixel_points = self.data.pixel_points
-        layout = replace(self.data.layout, is_tensor=False)
+        pixel_points = self.pictures.pixel_points
+        layout = replace(self.pictures.layout, is_tensor=False)
         particles = np.asarray(layout.decode(x)).reshape(x.shape[1], -1)
         n = pixel_points.shape[1]
         pixels = pixel_points.view(*layout.shape, n)
@@ -331,7 +354,7 @@ class PlannedPictureFit:
 
         Their start is in the parameters, so that this fit needs no trial itself.
         """
-        adapter = PictureAdapter(parameters, self.data.device, train.layout)
+        adapter = PictureAdapter(parameters, self.pictures.device, train.layout)
         result = adapter.plan_fit(train, seed).run(())
         assert result.particles is not None, "the fit of a flow gives its particles"
         return train.layout.read(result.particles.X)
@@ -364,53 +387,59 @@ def _as_labels(y: Any, n: int) -> NDArray[Any]:
     return labels
 
 
-def _choose_n_clusters(data: PictureData, parameters: PictureParameters, m: int) -> int:
+def _choose_n_clusters(
+    pictures: DevicePictures, parameters: PictureParameters, m: int
+) -> int:
     """Choose how many clusters the pictures are divided into; 1 does not divide them.
 
     Pictures with labels or with known pixels have no clusters.
     """
-    if data.conditions is not None or parameters.known is not None:
+    if pictures.conditions is not None or parameters.known is not None:
         return 1
     return choices.choose_n_clusters(
-        parameters, m, data.n_pictures, data.layout.shape, data.device
+        parameters, m, pictures.n_pictures, pictures.layout.shape, pictures.device
     )
 
 
 def _allocate_particles(
-    data: PictureData, m: int, amplifier: float, seed: Seed, stores_maps: bool
+    pictures: DevicePictures, m: int, amplifier: float, seed: Seed, stores_maps: bool
 ) -> ParticleAllocation:
     """Allocate m particles, with classes or clusters in the data's proportions.
 
     `stores_maps` is whether the fit keeps its maps, to draw samples later.
     """
-    if data.conditions is None:
+    if pictures.conditions is None:
         return ParticleAllocation.without_y(m, stores_maps)
     return ParticleAllocation.in_proportion(
-        data.conditions,
+        pictures.conditions,
         m,
-        resolve_map_sharing(amplifier, data.n_classes),
+        resolve_map_sharing(amplifier, pictures.n_classes),
         seed.child("conditions"),
         stores_maps,
     )
 
 
 def _plan_flow(
-    data: PictureData,
+    pictures: DevicePictures,
     parameters: PictureParameters,
     allocation: ParticleAllocation,
     amplifier: float,
     ranks: Communicator,
 ) -> PicturePlan:
     """Plan a flow onto these pictures; an error if the device cannot hold it."""
-    plan = plan_pictures(data, parameters, allocation, amplifier, data.device, ranks)
-    plan = replace(plan, batch_size=choose_batch_size(plan, data.device))
-    _require_memory(plan, data, ranks)
+    plan = plan_pictures(
+        pictures, parameters, allocation, amplifier, pictures.device, ranks
+    )
+    plan = replace(plan, batch_size=choose_batch_size(plan, pictures.device))
+    _require_memory(plan, pictures, ranks)
     return plan
 
 
-def _require_memory(plan: PicturePlan, data: PictureData, ranks: Communicator) -> None:
+def _require_memory(
+    plan: PicturePlan, pictures: DevicePictures, ranks: Communicator
+) -> None:
     """Raise a `NotEnoughMemoryError` if the device cannot hold the fit."""
-    n_shard = data.pixel_points.shape[1]
+    n_shard = pictures.pixel_points.shape[1]
     m_shard = ranks.own_shard(plan.n_moved_particles).count
     what = (
         f"{m_shard} moving particles, for n_particles={plan.n_particles}, "
@@ -418,4 +447,4 @@ def _require_memory(plan: PicturePlan, data: PictureData, ranks: Communicator) -
         f"{plan.n_steps} steps need"
     )
     hint = "lower n_particles, steps_per_stage or n_knots (0 keeps no model)"
-    require_memory(costs.fit_bytes(plan, n_shard, m_shard), data.device, what, hint)
+    require_memory(costs.fit_bytes(plan, n_shard, m_shard), pictures.device, what, hint)

@@ -36,11 +36,11 @@ from sliceflow.estimators.pictures.tiles import RandomPatches, Tiles
 
 
 @dataclass(frozen=True)
-class PlacedStage:
-    """A stage of a plan, with what depends on its place among the others."""
+class StageContext:
+    """A stage of a plan, with what depends on the stages before and after it."""
 
-    stage: PictureStage
-    index: int  # of the stage, from 0
+    picture_stage: PictureStage
+    stage_index: int  # from 0
     coefficients: PyramidSubspace  # of its resolution
     # Whether the stage moves each pixel of gray pictures by itself: then the
     # distribution of each pixel becomes exact.
@@ -52,37 +52,38 @@ class PlacedStage:
     def frame_seed_path(self) -> tuple[str | int, ...]:
         """The branch of a flow's seed that draws the frames of the stage."""
         # The names are part of every fitted model: others would draw other frames.
-        return "level", self.index, "frame", 0
+        return "level", self.stage_index, "frame", 0
 
 
-def place_stages(plan: PicturePlan) -> list[PlacedStage]:
-    """The stages of a plan in order, each with what depends on its place."""
+def _stage_contexts(plan: PicturePlan) -> list[StageContext]:
+    """The stages of a plan in order, each with what depends on the others."""
     channels, height, width = plan.layout.shape
     are_single_pixels = [
-        _is_single_pixels(plan, stage) for stage in plan.picture_stages
+        _is_single_pixels(plan, picture_stage) for picture_stage in plan.picture_stages
     ]
-    placed_stages = []
-    for i, stage in enumerate(plan.picture_stages):
+    contexts = []
+    for i, picture_stage in enumerate(plan.picture_stages):
         later = are_single_pixels[i + 1 :]
-        placed = PlacedStage(
-            stage,
-            index=i,
+        context = StageContext(
+            picture_stage,
+            stage_index=i,
             coefficients=PyramidSubspace(
-                channels, height, width, stage.height, stage.width
+                channels, height, width, picture_stage.height, picture_stage.width
             ),
             is_single_pixels=are_single_pixels[i],
             is_before_single_pixels=len(later) > 0 and later[0],
             is_last_of_patches=not are_single_pixels[i] and all(later),
         )
-        placed_stages.append(placed)
-    return placed_stages
+        contexts.append(context)
+    return contexts
 
 
-def _is_single_pixels(plan: PicturePlan, stage: PictureStage) -> bool:
+def _is_single_pixels(plan: PicturePlan, picture_stage: PictureStage) -> bool:
     """Whether a stage moves each pixel of gray pictures by itself."""
-    coefficients = (1, stage.height, stage.width)
-    is_full_and_gray = coefficients == plan.layout.shape
-    return stage.patch == 1 and is_full_and_gray and plan.patch_basis != "random"
+    if picture_stage.patch != 1 or plan.patch_basis == "random":
+        return False
+    gray_shape = (1, picture_stage.height, picture_stage.width)
+    return gray_shape == plan.layout.shape
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,15 +101,15 @@ class PictureFlowBuilder:
     is_known: Tensor | None = None  # (d, 1), True where a pixel is known
 
     @cached_property
-    def placed_stages(self) -> list[PlacedStage]:
+    def stage_contexts(self) -> list[StageContext]:
         """The stages of the plan, which the flow has, too."""
-        return place_stages(self.plan)
+        return _stage_contexts(self.plan)
 
     def flow_spec(self, noise_factors: tuple[float, ...] = ()) -> FlowSpec:
         """The engine's flow; a fit shrinks its maps by their noise."""
         plan = self.plan
         spec = FlowSpec(
-            stages=[self._stage(placed) for placed in self.placed_stages],
+            stages=[self._engine_stage(context) for context in self.stage_contexts],
             seed=self.seed.child("flow"),
             condition_dim=plan.n_classes,
             amplifier=plan.amplifier,
@@ -117,43 +118,45 @@ class PictureFlowBuilder:
         if not noise_factors or not plan.shrinkage:
             return spec
         unshrunk_stages = [
-            placed.index for placed in self.placed_stages if placed.is_single_pixels
+            context.stage_index
+            for context in self.stage_contexts
+            if context.is_single_pixels
         ]
         return shrunk_flow(spec, plan.shrinkage, noise_factors, unshrunk_stages)
 
-    def frame_kind(self, placed: PlacedStage) -> Tiles | RandomPatches:
+    def frame_kind(self, context: StageContext) -> Tiles | RandomPatches:
         """The kind of frames of a stage, on the coefficients of its resolution."""
         plan = self.plan
-        stage = placed.stage
+        picture_stage = context.picture_stage
         channels, height, width = plan.layout.shape
         if plan.patch_basis == "random":
             return RandomPatches(
                 channels,
-                stage.height,
-                stage.width,
-                stage.patch,
+                picture_stage.height,
+                picture_stage.width,
+                picture_stage.patch,
                 n_directions=plan.n_directions,
                 full_size=(height, width),
             )
         return Tiles(
             channels,
-            stage.height,
-            stage.width,
-            stage.patch,
+            picture_stage.height,
+            picture_stage.width,
+            picture_stage.patch,
             cosines=plan.patch_basis == "cosines",
-            precision=self._precision(placed),
+            precision=self._precision(context),
         )
 
     def directions_of_step(self, stage_index: int, step_index: int) -> int:
         """The number of directions of a step."""
-        placed = self.placed_stages[stage_index]
-        seed = self.seed.child("flow", *placed.frame_seed_path)
-        return self.frame_kind(placed).directions_of_step(seed, step_index)
+        context = self.stage_contexts[stage_index]
+        seed = self.seed.child("flow", *context.frame_seed_path)
+        return self.frame_kind(context).directions_of_step(seed, step_index)
 
-    def _precision(self, placed: PlacedStage) -> torch.dtype | None:
+    def _precision(self, context: StageContext) -> torch.dtype | None:
         """The dtype of the rotations of a stage; None takes that of the particles."""
         # Single pixels become exact, which takes the particles' precision.
-        if self.device.type == "cpu" or placed.is_single_pixels:
+        if self.device.type == "cpu" or context.is_single_pixels:
             return None
         name = self.plan.options.precision
         if name == "auto":
@@ -161,36 +164,36 @@ class PictureFlowBuilder:
         precision: torch.dtype = getattr(torch, name)
         return precision
 
-    def _stage(self, placed: PlacedStage) -> Stage:
+    def _engine_stage(self, context: StageContext) -> Stage:
         """The engine's stage, on the coefficients of its resolution."""
         plan = self.plan
-        stage = placed.stage
-        frame_kind, subspace = self._frame_kind_and_subspace(placed)
+        picture_stage = context.picture_stage
+        frame_kind, subspace = self._frame_kind_and_subspace(context)
         transport: Transport = plan.transport
         max_knots = plan.n_knots
-        aligned_transport = self._aligned_transport(placed)
+        aligned_transport = self._aligned_transport(context)
         if aligned_transport is not None:
             transport = aligned_transport
             max_knots = MAX_SINGLE_PIXEL_BINS  # a knot for each of its bins
         taper = 0.0
-        if placed.is_last_of_patches:
+        if context.is_last_of_patches:
             taper = plan.options.taper
         return Stage(
-            name=stage.name,
+            name=picture_stage.name,
             frame_kind=frame_kind,
-            n_steps=stage.n_steps,
+            n_steps=picture_stage.n_steps,
             transport=transport,
-            step_size=self._step_size(placed.coefficients),
+            step_size=self._step_size(context.coefficients),
             taper=taper,
             stores_maps=plan.n_knots > 0,
             max_knots=max_knots,
-            max_displacement=self._max_displacement(stage),
+            max_displacement=self._max_displacement(picture_stage),
             subspace=subspace,
-            frame_seed_path=placed.frame_seed_path,
+            frame_seed_path=context.frame_seed_path,
         )
 
     def _frame_kind_and_subspace(
-        self, placed: PlacedStage
+        self, context: StageContext
     ) -> tuple[FrameKind, PyramidSubspace]:
         """What makes the frames of a stage, and the subspace that particles move in.
 
@@ -198,13 +201,13 @@ class PictureFlowBuilder:
         these with others. So particles then move as whole pictures, in which known
         pixels can stay, and only frames see coefficients.
         """
-        coefficients = placed.coefficients
-        frame_kind = self.frame_kind(placed)
+        coefficients = context.coefficients
+        frame_kind = self.frame_kind(context)
         # Clipped before a stage of single pixels, ties at ±1 would stay ties.
         clip = (
             self.plan.options.clip
             and coefficients.is_whole
-            and not placed.is_before_single_pixels
+            and not context.is_before_single_pixels
         )
         if self.is_known is None:
             return frame_kind, replace(coefficients, clip=clip)
@@ -218,18 +221,20 @@ class PictureFlowBuilder:
             return 1.0
         return largest_step_size(self.plan.n_directions, coefficients.dimension)
 
-    def _max_displacement(self, stage: PictureStage) -> float:
+    def _max_displacement(self, picture_stage: PictureStage) -> float:
         """A bound on how far a projection can move.
 
         Pixels are in [−1, 1], and a direction covers one tile. Lanczos' kernel spreads
         the tile by about a coefficient on each side.
         """
-        covered = (stage.patch + 2) ** 2 / (stage.height * stage.width)
-        n_values = self.plan.layout.dimension * min(1.0, covered)
+        covered_coefficients = (picture_stage.patch + 2) ** 2
+        n_coefficients = picture_stage.height * picture_stage.width
+        covered_share = min(1.0, covered_coefficients / n_coefficients)
+        n_values = self.plan.layout.dimension * covered_share
         return 2 * math.sqrt(n_values)
 
     def _aligned_transport(
-        self, placed: PlacedStage
+        self, context: StageContext
     ) -> AlignedHistogramTransport | None:
         """The histograms of single pixels, if this is a stage of them; else None.
 
@@ -238,7 +243,9 @@ class PictureFlowBuilder:
         """
         transport = self.plan.transport
         n_values = self.plan.layout.n_pixel_values
-        if not placed.is_single_pixels or not isinstance(transport, HistogramTransport):
+        if not context.is_single_pixels or not isinstance(
+            transport, HistogramTransport
+        ):
             return None
         if n_values is None or n_values > max(transport.n_bins, MAX_SINGLE_PIXEL_BINS):
             return None

@@ -30,7 +30,7 @@ from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.engine.flow import ParticleRng
 from sliceflow.estimators.pictures.layout import Layout
 from sliceflow.estimators.pictures.plan import PicturePlan
-from sliceflow.estimators.pictures.rows import PictureData
+from sliceflow.estimators.pictures.rows import DevicePictures
 
 # Standard deviation of the noise that is added to mosaics: equal pixels must not stay
 # ties. It is a quarter of a step between 256 pixel values. Contrasts below it count as
@@ -62,18 +62,18 @@ def stored_layout(layout: Layout) -> Layout:
     return replace(layout, n_pixel_values=n_values)
 
 
-def stored_pictures(data: PictureData, ranks: Communicator) -> Tensor:
+def stored_pictures(pictures: DevicePictures, ranks: Communicator) -> Tensor:
     """Gather the pictures of all ranks as a model stores them: bytes (n, c, h, w).
 
     Mirror images are made again when they are needed.
     """
-    n_values = data.layout.n_pixel_values
-    rows = ranks.all_gather_rows(data.pixel_points[:, : data.shard.count].T)
+    n_values = pictures.layout.n_pixel_values
+    rows = ranks.all_gather_rows(pictures.pixel_points[:, : pictures.shard.count].T)
     if n_values is None:  # floats: a mosaic hardly shows rounding
         rows = (rows * N_STORED_VALUES).floor().clamp(0, N_STORED_VALUES - 1)
     elif n_values > N_STORED_VALUES:
         rows = rows.long() * N_STORED_VALUES // n_values
-    pixels: Tensor = rows.to(torch.uint8).reshape(-1, *data.layout.shape).cpu()
+    pixels: Tensor = rows.to(torch.uint8).reshape(-1, *pictures.layout.shape).cpu()
     return pixels
 
 

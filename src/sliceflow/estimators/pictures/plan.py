@@ -25,7 +25,7 @@ from sliceflow.estimators.pictures.parameters import (
     PatchBasis,
     PictureParameters,
 )
-from sliceflow.estimators.pictures.rows import PictureData
+from sliceflow.estimators.pictures.rows import DevicePictures
 from sliceflow.estimators.pictures.schedules import PictureStage
 from sliceflow.saved_types import Between, Count
 
@@ -192,7 +192,7 @@ class PicturePlan(FitPlan):
 
 
 def plan_pictures(
-    data: PictureData,
+    pictures: DevicePictures,
     parameters: PictureParameters,
     allocation: ParticleAllocation,
     amplifier: float,
@@ -203,61 +203,53 @@ def plan_pictures(
 
     Parameters
     ----------
-    data : the pictures, with clusters if they get some
+    pictures : with clusters if they get some
     parameters : the parameters of the estimator
     allocation : how many particles the flow moves, and their y
     amplifier : ξ; 0 without classes
     device, ranks : where the fit runs
     """
     options = parameters.options
-    layout = data.layout
-    n = data.n_pictures
-    n_classes = data.n_classes
+    layout = pictures.layout
+    n_classes = pictures.n_classes
     has_known = parameters.known is not None
     sharing = resolve_map_sharing(amplifier, n_classes)
+    choices.require_possible_start(options.start, sharing, has_known)
 
     mosaic_size = choices.choose_mosaic_size(
         options.start,
-        has_colors=data.has_colors(ranks),
-        shares_maps=sharing == "shared",
+        has_colors=pictures.has_colors(ranks),
+        sharing=sharing,
         has_known=has_known,
     )
-    n_steps = choices.choose_steps_per_stage(
-        parameters,
-        shared_from_noise=sharing != "separate" and mosaic_size == 0,
-        device=device,
-    )
+    n_steps = choices.choose_steps_per_stage(parameters, sharing, mosaic_size, device)
     picture_stages = _picture_stages(parameters.schedule, layout, n_steps)
-    patch_basis = choices.choose_patch_basis(parameters.patch_basis, data, ranks)
+    patch_basis = choices.choose_patch_basis(parameters.patch_basis, pictures, ranks)
     n_directions = choices.choose_n_directions(options.n_directions, layout)
     transport = choices.choose_picture_transport(
         parameters.transport,
         sharing,
-        _n_points(n, allocation, sharing),
+        _n_points(pictures.n_pictures, allocation, sharing),
         ranks.size,
     )
     n_knots = choices.choose_n_picture_knots(
         options.n_knots, allocation.kept.n, sharing, n_classes
     )
-    n_distinct_per_map = _n_distinct_per_map(
-        n, data.has_mirror_images, sharing, n_classes
-    )
     shrinkage = choices.choose_shrinkage(
         options.shrinkage,
-        n_distinct_per_map,
+        _n_distinct_per_map(pictures, sharing),
         n_steps,
         starts_as_mosaics=mosaic_size > 0,
     )
-
     return PicturePlan(
         device=str(device),
         n_ranks=ranks.size,
-        n_pictures=n,
+        n_pictures=pictures.n_pictures,
         layout=layout,
-        mirror=data.has_mirror_images,
+        mirror=pictures.has_mirror_images,
         n_particles=allocation.kept.n,
         n_moved_particles=allocation.moved.n,
-        condition_kind=_condition_kind(data, has_known),
+        condition_kind=_condition_kind(pictures, has_known),
         n_classes=n_classes,
         amplifier=amplifier,
         picture_stages=picture_stages,
@@ -280,19 +272,16 @@ def _n_points(n: int, allocation: ParticleAllocation, sharing: MapSharing) -> in
     return n + allocation.moved.n
 
 
-def _n_distinct_per_map(
-    n: int, has_mirror_images: bool, sharing: MapSharing, n_classes: int
-) -> float:
+def _n_distinct_per_map(pictures: DevicePictures, sharing: MapSharing) -> float:
     """The number of different pictures to which a map is fitted.
 
-    There are n pictures of all classes. Mirror images among them count as the pictures
-    that they show.
+    Mirror images count as the pictures that they show.
     """
-    n_distinct = float(n)
-    if has_mirror_images:
+    n_distinct = float(pictures.n_pictures)
+    if pictures.has_mirror_images:
         n_distinct /= 2
     if sharing == "separate":
-        n_distinct /= n_classes
+        n_distinct /= pictures.n_classes
     return n_distinct
 
 
@@ -309,13 +298,13 @@ def _picture_stages(
 
 
 def _condition_kind(
-    data: PictureData, has_known: bool
+    pictures: DevicePictures, has_known: bool
 ) -> Literal["none", "labels", "clusters", "known"]:
     """Which kind of y the flow is conditioned on."""
     if has_known:
         return "known"
-    if data.conditions is None:
+    if pictures.conditions is None:
         return "none"
-    if data.conditions.encoder.encodes_clusters:
+    if pictures.conditions.encoder.encodes_clusters:
         return "clusters"
     return "labels"

@@ -1,6 +1,6 @@
 """The pictures of a fit, in two forms: the user's, and the engine's columns.
 
-`PictureRows` are the user's pictures and labels, checked. `PictureData` are the same
+`PictureRows` are the user's pictures and labels, checked. `DevicePictures` are the same
 pictures as columns on the device of the fit, with mirror images and clusters.
 """
 
@@ -99,7 +99,7 @@ def check_saved_labels(labels: Conditions | None) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class PictureData(HasConditions):
+class DevicePictures(HasConditions):
     """This rank's pictures as columns on a device, and the labels of all ranks.
 
     With mirror images there are N = 2n pictures on all ranks: pictures 0..n-1, then

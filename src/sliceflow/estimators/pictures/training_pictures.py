@@ -21,7 +21,7 @@ from sliceflow.estimators.pictures.batching import (
     divide_pictures,
 )
 from sliceflow.estimators.pictures.plan import PicturePlan
-from sliceflow.estimators.pictures.rows import PictureData
+from sliceflow.estimators.pictures.rows import DevicePictures
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class TrainingPictures:
     """Loads the pictures of a fit for its steps, all of them or in parts."""
 
     plan: PicturePlan
-    data: PictureData
+    pictures: DevicePictures
     seed: Seed  # of the fit
     allocation: ParticleAllocation
 
@@ -51,12 +51,12 @@ class TrainingPictures:
 
         The list is empty if every stage uses all pictures.
         """
-        return divide_pictures(self.plan, self.data, self._batch_seed)
+        return divide_pictures(self.plan, self.pictures, self._batch_seed)
 
     def load_all(self, step: Step) -> Cloud:
         """Encode all pictures of this rank for a step."""
-        pictures = self.data.cloud(self._dequantizing_seed(step))
-        return self._with_flow_y(pictures)
+        cloud = self.pictures.cloud(self._dequantizing_seed(step))
+        return self._with_flow_y(cloud)
 
     def load_part(self, step: Step) -> Cloud:
         """Encode the part of the pictures whose turn it is in the stage of a step.
@@ -64,22 +64,22 @@ class TrainingPictures:
         They are sorted by class if classes have separate maps.
         """
         part = self.parts[step.stage_index % len(self.parts)]
-        pictures = self.data.cloud(self._dequantizing_seed(step), part.indices)
-        pictures = self._with_flow_y(pictures)
-        y = pictures.y
+        cloud = self.pictures.cloud(self._dequantizing_seed(step), part.indices)
+        cloud = self._with_flow_y(cloud)
+        y = cloud.y
         if isinstance(y, SeparateClassIndices):
             sorted_y = SortedClassIndices(y.values, y.n_classes, part.class_slices)
-            return replace(pictures, y=sorted_y)
-        return pictures
+            return replace(cloud, y=sorted_y)
+        return cloud
 
     def make_batches(self) -> Batches:
         """Choose the particles and pictures that each step uses, of all there are."""
-        data = self.data
+        pictures = self.pictures
         y_p = self.allocation.moved.y
         y_q = self.allocation.row_y
         if self.plan.n_ranks > 1:
-            return batches_of_all_points(data, y_p=y_p, y_q=y_q)
-        return batches_of_steps(self.plan, data, self._batch_seed, y_p=y_p, y_q=y_q)
+            return batches_of_all_points(pictures, y_p=y_p, y_q=y_q)
+        return batches_of_steps(self.plan, pictures, self._batch_seed, y_p=y_p, y_q=y_q)
 
     @property
     def _batch_seed(self) -> Seed:
@@ -92,8 +92,8 @@ class TrainingPictures:
             return seed.child(step.step_index)
         return seed
 
-    def _with_flow_y(self, pictures: Cloud) -> Cloud:
+    def _with_flow_y(self, cloud: Cloud) -> Cloud:
         """The pictures with what the flow sees of their classes."""
-        condition_dim = self.data.condition_dim
-        y = as_flow_y(pictures.y, self.plan.map_sharing, condition_dim)
-        return replace(pictures, y=y)
+        condition_dim = self.pictures.condition_dim
+        y = as_flow_y(cloud.y, self.plan.map_sharing, condition_dim)
+        return replace(cloud, y=y)
