@@ -144,3 +144,14 @@ def test_every_page_is_in_the_navigation_once():
     listed = pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
     there = [*DOCS.rglob("*.md"), *DOCS.rglob("*.html")]
     assert sorted(listed) == sorted(page.relative_to(DOCS).as_posix() for page in there)
+
+
+def test_named_files_exist():
+    """CONTRIBUTING sent readers to a file that had another name by then."""
+    named = re.findall(r"`([\w/]+\.py)`", (ROOT / "CONTRIBUTING.md").read_text())
+    assert len(named) > 20
+    existing = []
+    for folder in ("src", "tests", "benchmarks", "examples", "scripts"):
+        existing += [path.as_posix() for path in (ROOT / folder).rglob("*.py")]
+    for name in named:
+        assert any(path.endswith(f"/{name}") for path in existing), name

@@ -1,13 +1,18 @@
 """From data to noise: the transport to N(0, 1), and the directions that are taken."""
 
+import math
+
 import numpy as np
+import pytest
 import torch
 from scipy import stats
 
 from sliceflow.engine import normal
-from sliceflow.engine.batches import AnalyticTarget
-from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.batches import AnalyticTarget, DataTarget
+from sliceflow.engine.clouds import ClassOrder, Cloud
+from sliceflow.engine.encoded_y import SeparateClassIndices
 from sliceflow.engine.flow import FlowSpec, ParticleRng, simulate
+from sliceflow.engine.frames import Orthogonal
 from sliceflow.engine.noise_transport import (
     GaussianizingTransport,
     LeastGaussianRotation,
@@ -108,3 +113,14 @@ def test_particles_flow_onto_a_known_target_without_data(rng):
     assert len(steps) == 15
     for column in particles.x:
         assert stats.kstest(column.numpy(), "norm").statistic < 0.041
+
+
+def test_classes_with_separate_maps_are_refused():
+    """They silently shared one map."""
+    y = SeparateClassIndices(torch.arange(40) // 20, 2)
+    order = ClassOrder.sorting(y, 2)
+    cloud = Cloud(torch.randn(2, 40), y).reordered(order)
+    stage = Stage("flow", Orthogonal(), 1, GaussianizingTransport())
+    spec = FlowSpec([stage], Seed(0), condition_dim=2, amplifier=math.inf)
+    with pytest.raises(ValueError, match="one flow for each class"):
+        simulate(spec, cloud, DataTarget.from_cloud(cloud))

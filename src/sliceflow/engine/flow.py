@@ -538,7 +538,7 @@ class ParticleRng:
         """
         seed = self.seed.child(*names)
         d, n = x.shape
-        chunk_size = max(_MIN_CHUNK, _NUMBERS_PER_DRAW // d)
+        chunk_size = max(_MIN_CHUNK, _NUMBERS_PER_DRAW // max(1, d))
         for begin in range(0, n, chunk_size):
             end = min(begin + chunk_size, n)
             numbers = seed.normal(

@@ -231,8 +231,9 @@ class Random:
     Parameters
     ----------
     n_directions : int, default 1000
-        H; the paper uses 10,000. Below d the directions do not span the space: then a
-        fit takes steps of H/d, and needs more of them.
+        H; the paper uses 10,000. Below d the directions do not span the space, and
+        whole steps would diverge: then a fit takes steps of H/d, and needs more of
+        them. A `Stage` of your own needs ``step_size=largest_step_size(H, d)``.
     fixed : bool, default False
         Use the same directions in every step, as SWF (Liutkus et al. 2019) does.
 

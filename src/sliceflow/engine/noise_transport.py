@@ -89,8 +89,13 @@ class GaussianizingTransport:
     ) -> TransportSolution:
         """Solve for the maps of particles z_p (h, M) to N(0, 1); z_q is not read.
 
-        Each class has a flow of its own, so no step has maps by class.
+        A ValueError if classes have maps of their own: they need a flow each.
         """
+        if batch.class_slices is not None:
+            raise ValueError(
+                "classes have separate maps, which a GaussianizingTransport does not "
+                "solve for: run one flow for each class"
+            )
         maps = self._fit_map(z_p).relaxed(self.relaxation)
         dz = maps.displace(z_p)
         # The distance that is left before the step, of which the step does a share.

@@ -103,10 +103,11 @@ class Transport(Protocol):
 
     @property
     def batch_size(self) -> int | None:
-        """The most particles, and the most data, that one step is fitted to.
+        """The most particles, and the most data, that a fit gives to one step.
 
-        Each step takes others of them, and its maps then move all particles. None takes
-        all. It limits a fit of one process: on several ranks every step takes all.
+        Plans of fits read it and `make_batches` divides by it: `solve` and `simulate`
+        take all that they get. Each step gets others, and its maps then move all
+        particles. None gives all, as do fits on several ranks.
         """
         ...
 
