@@ -14,7 +14,7 @@ from sliceflow.metrics import (
     nn_ratio,
     outlier_rate,
 )
-from sliceflow.metrics.copying import evidence_of_copying, shows_copying
+from sliceflow.metrics.copying import describe_copying, shows_copying
 
 
 def on_a_line(distances):
@@ -127,16 +127,16 @@ def test_what_cannot_be_compared_is_named(rng):
 def test_a_fit_warns_of_copies_and_of_nothing_else(rng):
     # Of 300 new rows, one fit in a hundred would warn.
     rows, new = rng.normal(size=(2, 1000, 3))
-    assert evidence_of_copying([(rows, new)]) == ""
-    assert evidence_of_copying([(rows, rows)]) == "copy rate 1.00, NN ratio 0.00"
+    assert describe_copying([(rows, new)]) == ""
+    assert describe_copying([(rows, rows)]) == "copy rate 1.00, NN ratio 0.00"
     one_in_five = np.concatenate((rows[:200], new[:800]))
-    assert evidence_of_copying([(rows, one_in_five)]).startswith("copy rate 0.2")
+    assert describe_copying([(rows, one_in_five)]).startswith("copy rate 0.2")
     one_class_of_two = [(rows[:500], new[:500]), (rows[500:], rows[500:])]
-    assert evidence_of_copying(one_class_of_two).startswith("copy rate 0.5")
-    assert evidence_of_copying([(rows[:9], rows)]) == "", "too few rows"
-    assert evidence_of_copying([(rows, rows[:99])]) == "", "too few particles"
+    assert describe_copying(one_class_of_two).startswith("copy rate 0.5")
+    assert describe_copying([(rows[:9], rows)]) == "", "too few rows"
+    assert describe_copying([(rows, rows[:99])]) == "", "too few particles"
     equal_rows = [(np.zeros((50, 2)), np.zeros((200, 2)))]
-    assert evidence_of_copying(equal_rows) == "", "nothing to compare with"
+    assert describe_copying(equal_rows) == "", "nothing to compare with"
     assert shows_copying(0.06, 1.0)
     assert shows_copying(0.0, 0.69)
     assert not shows_copying(0.06, 1.0, reference=0.02)

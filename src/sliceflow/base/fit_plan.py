@@ -12,7 +12,7 @@ from sliceflow.devices import cpu_slowness
 from sliceflow.wording import format_bytes, format_duration
 
 # Fields of a plan that do not change the result of a fit.
-_CIRCUMSTANCES = ("device", "n_ranks")
+_FIELDS_WITHOUT_EFFECT = ("device", "n_ranks")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class FitPlan(ABC):
 
         A checkpoint belongs to a fit with equal settings.
         """
-        names = [f.name for f in fields(self) if f.name not in _CIRCUMSTANCES]
+        names = [f.name for f in fields(self) if f.name not in _FIELDS_WITHOUT_EFFECT]
         return {name: getattr(self, name) for name in names}
 
     def seconds_for(self, n_values: float, nanoseconds: Mapping[str, float]) -> float:

@@ -97,8 +97,8 @@ class SavedHistory:
     @classmethod
     def from_columns(cls, columns: HistoryColumns) -> SavedHistory:
         """The history with these columns, which are those of `events.History`."""
-        fields: dict[str, Any] = dict(columns)
-        return cls(**fields)
+        columns_by_field: dict[str, Any] = dict(columns)
+        return cls(**columns_by_field)
 
     def check_saved(self) -> None:
         """Raise a ValueError if the columns of a file have different lengths."""

@@ -194,10 +194,10 @@ def set_feature_names(estimator: object, n: int, names: tuple[Any, ...] | None) 
         attributes["feature_names_in_"] = np.array(names, dtype=object)
 
 
-def read_rows(X: Any, validate: Callable[[Any], NDArray[Any]]) -> VectorRows:
+def read_vector_rows(X: Any, validate: Callable[[Any], NDArray[Any]]) -> VectorRows:
     """The user's X as rows without conditions, which know its form.
 
-    `validate` is as in `as_rows`.
+    `validate` is as in `as_float_array`.
     """
     names = None
     tensor_device = None
@@ -205,10 +205,12 @@ def read_rows(X: Any, validate: Callable[[Any], NDArray[Any]]) -> VectorRows:
         tensor_device = X.device.type
     elif not isinstance(X, np.ndarray):
         names = column_names(X)
-    return VectorRows(as_rows(X, validate), names=names, tensor_device=tensor_device)
+    return VectorRows(
+        as_float_array(X, validate), names=names, tensor_device=tensor_device
+    )
 
 
-def as_rows(X: Any, validate: Callable[[Any], NDArray[Any]]) -> NDArray[Any]:
+def as_float_array(X: Any, validate: Callable[[Any], NDArray[Any]]) -> NDArray[Any]:
     """The user's X as (n, d) finite numbers, float32 or float64.
 
     `validate` is scikit-learn's check of the number and the names of columns.

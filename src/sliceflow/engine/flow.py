@@ -137,7 +137,7 @@ def simulate(
                     z_p = frame.project(step.particles, batch.particles)
                     z_q = frame.project(data, batch.data)
                     solution = step.stage.transport.solve(z_p, z_q, batch)
-                    dz = step.displacements_if_cheap(solution, z_p, batch)
+                    dz = step.known_displacements(solution, z_p, batch)
                     step.move(frame, solution.maps, particle_rng, dz)
                     model_step = step.to_model_step(frame, solution.maps)
                     state.seconds = now() - started_at
@@ -332,7 +332,7 @@ class Step:
             None if data is None else data.x,
         ).amplified(self.spec.amplifier)
 
-    def displacements_if_cheap(
+    def known_displacements(
         self, solution: TransportSolution, z_p: Tensor, batch: Batch
     ) -> Tensor | None:
         """T(z) − z (h, M) of all particles, if it is known or quickly computed.

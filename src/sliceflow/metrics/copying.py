@@ -313,7 +313,7 @@ def nearest_pictures(
     return candidates[nearest_indices], np.take_along_axis(distances, chosen, 1)
 
 
-def evidence_of_copying(pairs: Sequence[RowsAndParticles], device: str = "cpu") -> str:
+def describe_copying(pairs: Sequence[RowsAndParticles], device: str = "cpu") -> str:
     """Evidence that particles copy rows, such as "copy rate 0.20, NN ratio 0.61".
 
     The text is empty if there is no evidence, if there are too few particles or rows to

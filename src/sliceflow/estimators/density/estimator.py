@@ -22,7 +22,7 @@ from sliceflow.base.vector_rows import (
     KnownColumns,
     VectorArray,
     VectorRows,
-    as_rows,
+    as_float_array,
     checked_by_sklearn,
     checked_like_fitted,
     set_feature_names,
@@ -228,7 +228,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent, DensityPl
             −∞ for rows beyond the bounds.
         """
         model = self._fitted_model()
-        array = as_rows(X, self._validate_like_fitted)
+        array = as_float_array(X, self._validate_like_fitted)
         return np.asarray(model.score_samples(array, y).cpu().numpy())
 
     def log_prob(self, X: Any, y: Any = None) -> Floats:
@@ -281,7 +281,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent, DensityPl
             A tensor if X is one.
         """
         model = self._fitted_model()
-        array = as_rows(X, self._validate_like_fitted)
+        array = as_float_array(X, self._validate_like_fitted)
         noise = model.transform(array, y)
         if isinstance(X, Tensor):
             return noise.to(X.device)

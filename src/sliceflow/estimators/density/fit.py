@@ -14,7 +14,7 @@ from torch import Tensor
 from sliceflow.arrays import Floats
 from sliceflow.base.protocols import FitResult
 from sliceflow.base.rows import Conditions
-from sliceflow.base.vector_rows import VectorRows, read_rows
+from sliceflow.base.vector_rows import VectorRows, read_vector_rows
 from sliceflow.devices import require_memory
 from sliceflow.engine.events import EventListener
 from sliceflow.engine.labels import as_array
@@ -92,7 +92,7 @@ class DensityAdapter:
 
     def read(self, X: Any, y: Any) -> VectorRows:
         """The user's rows, checked."""
-        rows = read_rows(X, self.validate)
+        rows = read_vector_rows(X, self.validate)
         if y is not None:
             rows = replace(rows, conditions=_read_conditions(y, len(rows)))
         low, high = as_column_bounds(self.bounds, rows.X.shape[1], "columns")

@@ -54,7 +54,7 @@ from sliceflow.estimators.pictures.plan import (
 from sliceflow.estimators.pictures.rows import DevicePictures, PictureRows
 from sliceflow.estimators.pictures.start_trial import needs_trial, noise_is_better
 from sliceflow.estimators.pictures.training_pictures import TrainingPictures
-from sliceflow.metrics.copying import evidence_of_copying
+from sliceflow.metrics.copying import describe_copying
 
 # If all integer pixels are in the lowest quarter of the possible values, the user has
 # probably forgotten `n_pixel_values`.
@@ -339,7 +339,7 @@ class PlannedPictureFit:
         n = pixel_points.shape[1]
         pixels = pixel_points.view(*layout.shape, n)
         rows = pixels.permute(3, 1, 2, 0).reshape(n, -1)
-        evidence = evidence_of_copying([(rows, particles)], self.plan.device)
+        evidence = describe_copying([(rows, particles)], self.plan.device)
         if not evidence:
             return None
         return CopyWarning(

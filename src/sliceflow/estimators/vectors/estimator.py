@@ -19,7 +19,7 @@ from sliceflow.base.vector_rows import (
     KnownColumns,
     VectorArray,
     VectorRows,
-    as_rows,
+    as_float_array,
     checked_by_sklearn,
     checked_like_fitted,
     set_feature_names,
@@ -241,7 +241,7 @@ class SlicedWassersteinFlow(
         return checked_like_fitted(X, self, columns)
 
     def _standardized_points(self, X: Any) -> Tensor:
-        rows = as_rows(X, self._validate_like_fitted)
+        rows = as_float_array(X, self._validate_like_fitted)
         return self._fitted_model().standardized_points(rows)
 
     def _restore_model(

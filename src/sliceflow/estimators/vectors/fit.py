@@ -25,7 +25,7 @@ from sliceflow.base.particle_allocation import (
 from sliceflow.base.protocols import FitResult, ParticleResult
 from sliceflow.base.ranks import ONE_PROCESS, Communicator, Shard
 from sliceflow.base.rows import Conditions
-from sliceflow.base.vector_rows import VectorRows, read_rows
+from sliceflow.base.vector_rows import VectorRows, read_vector_rows
 from sliceflow.devices import require_memory
 from sliceflow.engine.batches import (
     Batches,
@@ -61,7 +61,7 @@ from sliceflow.estimators.vectors.training_vectors import (
     ScaledVectors,
     TrainingVectors,
 )
-from sliceflow.metrics.copying import evidence_of_copying
+from sliceflow.metrics.copying import describe_copying
 from sliceflow.neighbors.smoothing import choose_smoothing_bandwidth
 
 
@@ -77,7 +77,7 @@ class VectorAdapter:
 
     def read(self, X: Any, y: Any) -> VectorRows:
         """The user's rows, checked."""
-        rows = read_rows(X, self.validate)
+        rows = read_vector_rows(X, self.validate)
         if y is not None:
             y = as_array(y)
             rows = replace(rows, conditions=Conditions.infer(y, len(rows)))
@@ -422,7 +422,7 @@ class PlannedVectorFit:
                 rows_of_class = scaled_rows[row_y.values == c]
                 kept_of_class = kept.x[:, kept.y.values == c]
                 pairs.append((rows_of_class, kept_of_class.T))
-        evidence = evidence_of_copying(pairs)
+        evidence = describe_copying(pairs)
         if not evidence:
             return None
         more = f"more smoothing than {self.plan.bandwidth:.2g} (VectorOptions)"
