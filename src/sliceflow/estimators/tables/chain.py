@@ -129,12 +129,12 @@ class ChainStep(Protocol):
         self,
         partly_drawn: PartlyDrawnRows,
         rng: np.random.Generator,
-        outside_as_undrawn: bool = False,
+        refuses_outside: bool = False,
     ) -> LevelPositions:
         """New cells (m, k) for m partly drawn rows, which do not change.
 
         They are `UNDRAWN` where no draw was allowed. A prediction beyond the ends of
-        its column becomes the nearest end, or `UNDRAWN` with `outside_as_undrawn`.
+        its column becomes the nearest end, or `UNDRAWN` with `refuses_outside`.
         """
         ...
 
@@ -233,14 +233,14 @@ def draw_chain(
     chain: Iterable[ChainStep],
     partly_drawn: PartlyDrawnRows,
     rng: np.random.Generator,
-    outside_as_undrawn: bool = False,
+    refuses_outside: bool = False,
 ) -> None:
     """Draw the columns of a chain into partly drawn rows, one step after the other.
 
-    `ChainStep.draw` explains `outside_as_undrawn`.
+    `ChainStep.draw` explains `refuses_outside`.
     """
     for step in chain:
-        new_cells = step.draw(partly_drawn, rng, outside_as_undrawn)
+        new_cells = step.draw(partly_drawn, rng, refuses_outside)
         partly_drawn.set_columns(step.drawn_indices, new_cells)
 
 
@@ -267,7 +267,7 @@ def draw_rows(
         drawn = LevelPositions(np.tile(blank_row, (len(unfinished), 1)))
         is_strict = attempt < MAX_STRICT_ROUNDS
         partly_drawn = PartlyDrawnRows(drawn, table.rule_set, allow_missing)
-        draw_chain(chain, partly_drawn, rng, outside_as_undrawn=is_strict)
+        draw_chain(chain, partly_drawn, rng, refuses_outside=is_strict)
         is_refused = _solve_and_refuse(table, drawn, may_change, is_strict)
         level_positions[unfinished] = drawn
         unfinished = unfinished[is_refused]

@@ -118,7 +118,7 @@ class ColumnModel:
         self,
         partly_drawn: PartlyDrawnRows,
         rng: np.random.Generator,
-        outside_as_undrawn: bool = False,
+        refuses_outside: bool = False,
     ) -> LevelPositions:
         """Positions (m, 1) of new cells for m partly drawn rows, as a `ChainStep`.
 
@@ -140,7 +140,7 @@ class ColumnModel:
             self.sampler,
             value_prediction=value_prediction,
             rng=rng,
-            outside_as_undrawn=outside_as_undrawn,
+            refuses_outside=refuses_outside,
         )
         is_settled = np.full(len(partly_drawn), False)
         sources = None

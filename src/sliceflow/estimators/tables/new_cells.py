@@ -55,16 +55,16 @@ class _Proposals:
         cells: _CellsInNodes,
         value_prediction: Floats | None,
         rng: np.random.Generator,
-        outside_as_impossible: bool,
+        refuses_outside: bool,
     ) -> _Proposals:
         """Draw each cell from its node; `value_prediction` (m,) is of all rows.
 
-        `NodeSampler.draw` explains `outside_as_impossible`.
+        `NodeSampler.draw` explains `refuses_outside`.
         """
         prediction = None
         if value_prediction is not None:
             prediction = value_prediction[cells.row_indices]
-        drawn = sampler.draw(cells.node, prediction, rng, outside_as_impossible)
+        drawn = sampler.draw(cells.node, prediction, rng, refuses_outside)
         return cls(cells, drawn.positions, drawn.is_from_row)
 
     def select(self, is_taken: Mask) -> _Proposals:
@@ -90,7 +90,7 @@ class NewCells:
     value_prediction : (m,), what the sampler's regression predicts; None if it has
         none
     rng : the random numbers of all draws
-    outside_as_undrawn : whether cells with a prediction beyond the ends of the column
+    refuses_outside : whether cells with a prediction beyond the ends of the column
         are left undrawn; otherwise, they get the value at the nearest end
 
     Attributes
@@ -106,7 +106,7 @@ class NewCells:
         *,
         value_prediction: Floats | None,
         rng: np.random.Generator,
-        outside_as_undrawn: bool,
+        refuses_outside: bool,
     ) -> None:
         self.positions = LevelPositions(np.full(len(partly_drawn), UNDRAWN))
         self._partly_drawn = partly_drawn
@@ -114,7 +114,7 @@ class NewCells:
         self._sampler = sampler
         self._value_prediction = value_prediction
         self._rng = rng
-        self._outside_as_undrawn = outside_as_undrawn
+        self._refuses_outside = refuses_outside
 
     def set_where_allowed(self, row_indices: Ints, positions: LevelPositions) -> Mask:
         """Set the cells of rows (k,) to positions (k,), where the rows allow these.
@@ -157,7 +157,7 @@ class NewCells:
             cells,
             self._value_prediction,
             self._rng,
-            outside_as_impossible=self._outside_as_undrawn,
+            refuses_outside=self._refuses_outside,
         )
         return drawn.select(~is_impossible(drawn.positions))
 
