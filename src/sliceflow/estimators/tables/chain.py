@@ -14,10 +14,10 @@ How one cell of a new row gets its value:
    it equals an earlier column, is missing, follows from a rule, or comes from the tree.
 3. From the tree, it takes the value of a random row in the leaf of the new row, or one
    between two rows (`NodeSampler.draw`). A rare number is moved (`rare_numbers`).
-4. Each such value is only a proposal. `NewCells` asks `PartlyDrawnRows.allows`, which
-   asks `RuleSet.can_still_keep`. This completes a copy of the row as far as rules
-   compute it, and says whether some rule is broken already. If so, `NewCells` draws
-   again from the leaf, and then from the nodes above.
+4. Each such value is only a proposal, which `PartlyDrawnRows` allows or refuses. For
+   that it asks `RuleSet.can_still_keep`. This completes a copy of the row as far as
+   rules compute it, and says whether some rule is broken already. If so, `TreeDraws`
+   draws again from the leaf, and then from the nodes above.
 5. When all columns are drawn, `RuleSet.solve_rows` computes what still follows from
    rules, and checks them all. A row that breaks one is drawn anew, from 1.
 
