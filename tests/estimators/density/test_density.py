@@ -31,7 +31,11 @@ from sliceflow.estimators.density.progress import (
     FitProgress,
 )
 from sliceflow.estimators.density.settings import GaussianizationSettings
-from sliceflow.estimators.density.trials import TRIAL_FLOWS, FlowTrial, fit_trial_flows
+from sliceflow.estimators.density.trials import (
+    TRIAL_FLOWS,
+    MappedSplit,
+    cross_validate_flow,
+)
 
 
 def quick(**changes):
@@ -528,9 +532,9 @@ def test_progress_expects_other_trials_to_be_as_long_as_those_that_ended(rng):
     progress.announce([ExpectedPhases(TRIAL_FLOWS, 2, 50)])
     rows = torch.from_numpy(rng.normal(size=(40, 2)))
     ladj = rows.new_zeros(20)
-    trial = FlowTrial(train=rows[:20], held_out=rows[20:], held_out_ladj=ladj)
+    split = MappedSplit(train=rows[:20], held_out=rows[20:], held_out_ladj=ladj)
     settings = GaussianizationSettings(n_steps=5, penalty=100.0)
-    fit_trial_flows([trial, trial], settings, Seed(0), progress, lambda curve: None)
+    cross_validate_flow([split, split], settings, Seed(0), progress, lambda curve: None)
     totals = [event.steps_total for event in heard]
     assert totals == [100] * 4 + [10] * 6
 

@@ -103,7 +103,7 @@ def test_a_thin_spiral_has_many_components(rng):
         x, InitialMapSettings(n_components=24), Seed(0), FitProgress()
     )
     assert grown.settings.n_components in (48, 96)
-    assert grown.grown_trial is not None
+    assert grown.grown_split is not None
     held_out = spiral(2_000, rng)
     scores = []
     for settings in (InitialMapSettings(n_components=24), grown.settings):
@@ -119,7 +119,7 @@ def test_mixtures_of_few_or_of_normal_rows_stay(n, rng):
     rows = torch.from_numpy(rng.normal(size=(n, 2)))
     grown = _double_mixture(rows, settings, Seed(0), FitProgress())
     assert grown.settings == settings
-    assert grown.grown_trial is None
+    assert grown.grown_split is None
 
 
 @pytest.mark.parametrize(("n", "d"), [(2_600, 2), (10_000, 20)])

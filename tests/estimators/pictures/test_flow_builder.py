@@ -118,8 +118,7 @@ def test_stages_know_their_place_among_the_others():
     def marks(**changes):
         stages = builder("6[1]=1 6[3] 6[1]=1 6[1]=1", **changes).stage_contexts
         return [
-            (s.is_single_pixels, s.is_before_single_pixels, s.is_last_of_patches)
-            for s in stages
+            (s.is_pixelwise, s.precedes_pixelwise, s.is_last_of_patches) for s in stages
         ]
 
     assert marks() == [
@@ -128,6 +127,6 @@ def test_stages_know_their_place_among_the_others():
         (True, True, False),
         (True, False, False),
     ]
-    no_single_pixels = [(False, False, False)] * 3 + [(False, False, True)]
-    assert marks(patch_basis="random") == no_single_pixels
-    assert marks(layout=Layout(6, 6, 3, "uint8", 256)) == no_single_pixels
+    not_pixelwise = [(False, False, False)] * 3 + [(False, False, True)]
+    assert marks(patch_basis="random") == not_pixelwise
+    assert marks(layout=Layout(6, 6, 3, "uint8", 256)) == not_pixelwise

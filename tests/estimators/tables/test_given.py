@@ -270,9 +270,8 @@ def test_ranges_include_their_ends_and_numbers_are_not_rounded(rng):
     assert (flow.sample(5, random_state=0, given={"age": (30, 30)})["age"] == 30).all()
     with pytest.raises(ValueError, match=r"30\.5 does not fit the column"):
         flow.sample(1, random_state=0, given={"age": 30.5})
-    for never in ((90, 99), []):
-        with pytest.raises(ValueError, match="no row of the table has"):
-            flow.sample(1, random_state=0, given={"age": never})
+    with pytest.raises(ValueError, match="no row of the table has"):
+        flow.sample(1, random_state=0, given={"age": (90, 99)})
     with pytest.warns(UserWarning, match="no row has age=99$"):
         assert set(
             flow.sample(50, random_state=0, given={"age": [30, 99, 30]})["age"]
@@ -476,6 +475,11 @@ def people_flow():
             r"given \(40, 30\) is an empty range: 40 is above 30; pass the lower end",
         ),
         ({"plan": {"gold": 1}}, r"given \{'gold': 1\} is a dict; pass a value, a list"),
+        ({"age": True}, "column 'age': given True is a bool, but the column has num"),
+        ({"age": [30, np.False_]}, "column 'age': given False is a bool"),
+        ({"age": (True, 30)}, "column 'age': given True is a bool"),
+        ({"plan": []}, r"column 'plan': given \[\] is an empty list; list at least"),
+        ({"age": np.array([])}, r"column 'age': given \[\] is an empty list"),
         ([], r"given=\[\] must be a dict"),
         (pd.Series({"plan": "gold"}), "must be a dict such as"),
         (pd.DataFrame({"plan": ["gold"]}), "must be a dict such as"),
@@ -484,6 +488,13 @@ def people_flow():
 def test_what_cannot_be_given_is_named(people_flow, given, message):
     with pytest.raises(ValueError, match=message):
         people_flow.sample(2, given=given)
+
+
+def test_a_bool_stands_for_itself_in_a_column_of_booleans(rng, one_comparison):
+    flow = fit(pd.DataFrame({"paid": rng.random(200) < 0.5, "age": np.arange(200)}))
+    for given in (True, np.True_, [True]):
+        drawn = flow.sample(5, given={"paid": given}, random_state=0)
+        assert drawn["paid"].tolist() == [True] * 5
 
 
 @pytest.mark.parametrize("several", [range(30, 33), pd.Series([30, 31, 32])])

@@ -34,6 +34,14 @@ def test_a_draft_allows_what_keeps_the_rules_and_changes_no_row(table):
     assert np.array_equal(partly_drawn.level_positions, rows, equal_nan=True)
 
 
+def test_only_allowed_proposals_become_cells(table):
+    rows = np.array([[UNDRAWN, 1, 2]] * 4)
+    partly_drawn = PartlyDrawnRows(rows, table.rule_set)
+    proposed = np.array([1.0, 3.0, UNDRAWN, IMPOSSIBLE])
+    cells = partly_drawn.allowed_of(0, proposed)
+    assert np.array_equal(cells, [1, UNDRAWN, UNDRAWN, UNDRAWN], equal_nan=True)
+
+
 def test_a_total_whose_parts_are_drawn_is_allowed_because_it_is_computed(table):
     rows = np.array([[1, 1, UNDRAWN], [UNDRAWN, 1, UNDRAWN]])
     partly_drawn = PartlyDrawnRows(rows, table.rule_set)

@@ -35,7 +35,7 @@ from sliceflow.estimators.density.settings_search import (
     choose_settings,
     expected_phases,
 )
-from sliceflow.estimators.density.trials import FlowTrial, Split, fit_trial_flows
+from sliceflow.estimators.density.trials import MappedSplit, Split, cross_validate_flow
 
 __all__ = ["ConditionalDensity", "fit_conditional_density"]
 
@@ -147,7 +147,7 @@ def _gains_by_flow(residuals: Tensor, seed: Seed, progress: FitProgress) -> bool
     split = Split(train=residuals[n_held_out:], held_out=residuals[:n_held_out])
     without_flow = float(_log_prob(None, split.held_out.numpy()).mean())
     initial_map = fit_initial_map(split.train, TRIAL_SETTINGS.initial_map, seed)
-    trial = FlowTrial.from_split(split, initial_map)
+    mapped_split = MappedSplit.from_split(split, initial_map)
 
     def gains(curve: Floats) -> bool:
         """Whether the best number of steps gains enough, by the log-densities (k,)."""
@@ -158,7 +158,9 @@ def _gains_by_flow(residuals: Tensor, seed: Seed, progress: FitProgress) -> bool
         if not gains(curve):
             progress.announce_last_phase()
 
-    curve = fit_trial_flows([trial], TRIAL_SETTINGS, seed, progress, announce_rest)
+    curve = cross_validate_flow(
+        [mapped_split], TRIAL_SETTINGS, seed, progress, announce_rest
+    )
     return gains(curve.log_probs)
 
 

@@ -40,7 +40,7 @@ from sliceflow.estimators.density.settings import (
 from sliceflow.estimators.density.trials import (
     MAX_ROWS_TO_CHOOSE,
     N_FOLDS,
-    FlowTrial,
+    MappedSplit,
     Split,
     count_splits,
     count_train_rows,
@@ -80,12 +80,12 @@ TRIAL_MIXTURES = "trial mixtures"
 class ChosenMap(NamedTuple):
     """The settings that were chosen for the initial map.
 
-    If its mixture has grown, `grown_trial` has the grown map. The search for the steps
-    takes that trial, so that the map is not fitted again.
+    If its mixture has grown, `grown_split` has rows after the grown map. The search for
+    the steps takes these, so that the map is not fitted again.
     """
 
     settings: InitialMapSettings
-    grown_trial: FlowTrial | None
+    grown_split: MappedSplit | None
 
 
 def expected_mixtures(n: int, parameters: GaussianizationParameters) -> ExpectedPhases:
@@ -128,7 +128,7 @@ def choose_initial_map(
     is_largest = settings.n_components == MIXTURE_SIZES[-1]
     if parameters.n_components == "auto" and is_largest:
         return _double_mixture(x, settings, seed, progress)
-    return ChosenMap(settings, grown_trial=None)
+    return ChosenMap(settings, grown_split=None)
 
 
 def _choose_ungrown_initial_map(
@@ -343,7 +343,7 @@ def _double_mixture(
     split = _split_to_grow(x, seed)
     max_components = len(split.train) // _min_rows_per_component(x.shape[1])
     if 2 * settings.n_components > max_components:
-        return ChosenMap(settings, grown_trial=None)
+        return ChosenMap(settings, grown_split=None)
 
     map_to_grow = fit_map_to_grow(split.train, settings, seed)
     best = _JudgedMap.from_split(map_to_grow, split)
@@ -360,9 +360,9 @@ def _double_mixture(
         best = grown
 
     if best.initial_map is map_to_grow:
-        return ChosenMap(settings, grown_trial=None)
+        return ChosenMap(settings, grown_split=None)
     grown_settings = replace(settings, n_components=best.n_components)
-    return ChosenMap(grown_settings, _trial_of_grown_map(split, best.initial_map))
+    return ChosenMap(grown_settings, _map_by_grown(split, best.initial_map))
 
 
 def _split_to_grow(x: Tensor, seed: Seed) -> Split[Tensor]:
@@ -373,8 +373,8 @@ def _split_to_grow(x: Tensor, seed: Seed) -> Split[Tensor]:
     return Split(train=x[order[n_held_out:]], held_out=x[order[:n_held_out]])
 
 
-def _trial_of_grown_map(split: Split[Tensor], grown: InitialMap) -> FlowTrial:
-    """A trial of flows after a map that has grown on the rows of a split.
+def _map_by_grown(split: Split[Tensor], grown: InitialMap) -> MappedSplit:
+    """Some rows of a split after a map that has grown on its rows.
 
     The flow is fitted to some of the rows to which the mixture was fitted: the final
     flow and its mixture are fitted to the same rows, too.
@@ -382,7 +382,7 @@ def _trial_of_grown_map(split: Split[Tensor], grown: InitialMap) -> FlowTrial:
     n_to_fit = MAX_ROWS_TO_CHOOSE * (N_FOLDS - 1) // N_FOLDS
     n_to_hold_out = MAX_ROWS_TO_CHOOSE // N_FOLDS
     fewer = Split(split.train[:n_to_fit], split.held_out[:n_to_hold_out])
-    return FlowTrial.from_split(fewer, grown)
+    return MappedSplit.from_split(fewer, grown)
 
 
 def _min_rows_per_component(d: int) -> int:

@@ -33,11 +33,11 @@ from sliceflow.estimators.density.settings import (
 )
 from sliceflow.estimators.density.trials import (
     TRIAL_FLOWS,
-    FlowTrial,
+    MappedSplit,
     Split,
     count_splits,
     count_train_rows,
-    fit_trial_flows,
+    cross_validate_flow,
     iter_splits,
 )
 from sliceflow.validation import require
@@ -125,27 +125,27 @@ def _choose_steps(
     settings = GaussianizationSettings(n_steps, penalties[-1], chosen_map.settings)
     if parameters.n_steps != "auto" and parameters.penalty != "auto":
         return settings
-    trials = _flow_trials(splits, chosen_map, seed)
+    mapped_splits = _map_splits(splits, chosen_map, seed)
     search = _StepsSearch(progress, parameters.n_steps == "auto", settings)
     for penalty in penalties:
         tried = replace(settings, penalty=penalty)
-        is_ended = search.try_settings(tried, trials, seed)
+        is_ended = search.try_settings(tried, mapped_splits, seed)
         if is_ended:
             break
     return search.best
 
 
-def _flow_trials(
+def _map_splits(
     splits: Sequence[Split[Tensor]], chosen_map: ChosenMap, seed: Seed
-) -> list[FlowTrial]:
-    """Fit the initial map of each split, after which flows are tried."""
-    if chosen_map.grown_trial is not None:
-        return [chosen_map.grown_trial]
-    trials = []
+) -> list[MappedSplit]:
+    """Fit the initial map of each split, and map its rows."""
+    if chosen_map.grown_split is not None:
+        return [chosen_map.grown_split]
+    mapped_splits = []
     for split in splits:
         initial_map = fit_initial_map(split.train, chosen_map.settings, seed)
-        trials.append(FlowTrial.from_split(split, initial_map))
-    return trials
+        mapped_splits.append(MappedSplit.from_split(split, initial_map))
+    return mapped_splits
 
 
 @dataclass(eq=False)
@@ -166,14 +166,17 @@ class _StepsSearch:
     best_score: float = -math.inf
 
     def try_settings(
-        self, tried: GaussianizationSettings, trials: Sequence[FlowTrial], seed: Seed
+        self,
+        tried: GaussianizationSettings,
+        splits: Sequence[MappedSplit],
+        seed: Seed,
     ) -> bool:
-        """Try settings in all trials; return whether a listener ends the search.
+        """Try settings on all splits; return whether a listener ends the search.
 
-        Settings that not all trials have judged count only if they are the first.
+        Settings that not all splits have judged count only if they are the first.
         """
         announce_flow = partial(self._announce_flow, tried)
-        curve = fit_trial_flows(trials, tried, seed, self.progress, announce_flow)
+        curve = cross_validate_flow(splits, tried, seed, self.progress, announce_flow)
         if curve.is_complete or self.best_score == -math.inf:
             self.best, self.best_score = self._best_after(tried, curve.log_probs)
         return curve.is_ended

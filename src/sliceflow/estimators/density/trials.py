@@ -57,15 +57,15 @@ class RowsGivenY(NamedTuple):
         return RowsGivenY(self.x[indices], self.y[indices])
 
 
-class FlowTrial(NamedTuple):
-    """The rows of a split after an initial map, on which steps are tried."""
+class MappedSplit(NamedTuple):
+    """The rows of a split after an initial map, as the steps of a flow get them."""
 
     train: Tensor  # (n, d)
     held_out: Tensor  # (m, d)
     held_out_ladj: Tensor  # (m,), of the initial map
 
     @classmethod
-    def from_split(cls, split: Split[Tensor], initial_map: InitialMap) -> FlowTrial:
+    def from_split(cls, split: Split[Tensor], initial_map: InitialMap) -> MappedSplit:
         """Map the rows of a split, once for all settings of the steps."""
         train, _ = initial_map.call_and_ladj(split.train)
         held_out, held_out_ladj = initial_map.call_and_ladj(split.held_out)
@@ -149,21 +149,21 @@ class HeldOutCurve(NamedTuple):
     is_complete: bool  # whether all trials came to their end before that
 
 
-def fit_trial_flows(
-    trials: Sequence[FlowTrial],
+def cross_validate_flow(
+    splits: Sequence[MappedSplit],
     settings: GaussianizationSettings,
     seed: Seed,
     progress: FitProgress,
     announce_rest: Callable[[Floats], None],
 ) -> HeldOutCurve:
-    """Fit a flow in each trial, and return how likely held-out rows are at each step.
+    """Fit a flow to each split, and return how likely held-out rows are at each step.
 
-    Flows that end early keep the value that they ended with. If a listener ends the
-    search, no other trial begins.
+    Each of these flows is a trial. Those that end early keep the value that they ended
+    with. If a listener ends the search, no other trial begins.
 
     Parameters
     ----------
-    trials : the splits on which flows are tried
+    splits : the rows to fit, and those that are held out, after an initial map
     settings : of the flows
     seed : of the flows
     progress : is notified of every step
@@ -171,10 +171,10 @@ def fit_trial_flows(
     that are over; it is called before listeners hear of the last step of a trial
     """
     curves: list[Floats] = []
-    for fold, trial in enumerate(trials):
+    for fold, split in enumerate(splits):
         progress.begin_phase(TRIAL_FLOWS)
-        name = f"penalty {settings.penalty:g}{fold_in_words(fold, len(trials))}"
-        flow = _TrialFlow(name, trial, settings, progress)
+        name = f"penalty {settings.penalty:g}{fold_in_words(fold, len(splits))}"
+        flow = _EarlyStoppedFlow(name, split, settings, progress)
         flow.fit(seed)
         curves.append(flow.log_probs)
         is_ended = flow.is_cut_short
@@ -183,21 +183,21 @@ def fit_trial_flows(
             is_ended = progress.notify_of_trial(name, flow.score, is_last=True)
         if is_ended:
             progress.announce_no_more(TRIAL_FLOWS)
-            is_complete = fold == len(trials) - 1 and not flow.is_cut_short
+            is_complete = fold == len(splits) - 1 and not flow.is_cut_short
             return HeldOutCurve(np.mean(curves, axis=0), is_ended, is_complete)
     return HeldOutCurve(np.mean(curves, axis=0), is_ended=False, is_complete=True)
 
 
-class _TrialFlow:
-    """A flow that is fitted in a trial, until held-out rows get no likelier.
+class _EarlyStoppedFlow:
+    """A flow that is fitted until held-out rows get no likelier: a trial of settings.
 
     Listeners of the user are notified of all its steps but the last: of that one by
-    `fit_trial_flows`, when it is known what follows.
+    `cross_validate_flow`, when it is known what follows.
 
     Parameters
     ----------
     name : what is tried, in words
-    trial : the rows to fit, and those that are held out
+    split : the rows to fit, and those that are held out
     settings : of the flow
     progress : is notified of the steps
 
@@ -209,16 +209,16 @@ class _TrialFlow:
     def __init__(
         self,
         name: str,
-        trial: FlowTrial,
+        split: MappedSplit,
         settings: GaussianizationSettings,
         progress: FitProgress,
     ) -> None:
         self.is_cut_short = False
         self._name = name
-        self._train = trial.train
+        self._train = split.train
         self._settings = settings
         self._progress = progress
-        self._stopping = EarlyStopping(trial.held_out, trial.held_out_ladj)
+        self._stopping = EarlyStopping(split.held_out, split.held_out_ladj)
 
     def fit(self, seed: Seed) -> None:
         """Fit the flow, and judge each of its steps by the held-out rows."""

@@ -44,9 +44,9 @@ class StageContext:
     coefficients: PyramidSubspace  # of its resolution
     # Whether the stage moves each pixel of gray pictures by itself: then the
     # distribution of each pixel becomes exact.
-    is_single_pixels: bool
-    is_before_single_pixels: bool  # whether the next stage is one of single pixels
-    is_last_of_patches: bool  # the last one that is not of single pixels
+    is_pixelwise: bool
+    precedes_pixelwise: bool  # whether the next stage is pixelwise
+    is_last_of_patches: bool  # the last one that is not pixelwise
 
     @property
     def frame_seed_path(self) -> tuple[str | int, ...]:
@@ -58,27 +58,27 @@ class StageContext:
 def _stage_contexts(plan: PicturePlan) -> list[StageContext]:
     """The stages of a plan in order, each with what depends on the others."""
     channels, height, width = plan.layout.shape
-    are_single_pixels = [
-        _is_single_pixels(plan, picture_stage) for picture_stage in plan.picture_stages
+    is_pixelwise = [
+        _is_pixelwise(plan, picture_stage) for picture_stage in plan.picture_stages
     ]
     contexts = []
     for i, picture_stage in enumerate(plan.picture_stages):
-        later = are_single_pixels[i + 1 :]
+        later = is_pixelwise[i + 1 :]
         context = StageContext(
             picture_stage,
             stage_index=i,
             coefficients=PyramidSubspace(
                 channels, height, width, picture_stage.height, picture_stage.width
             ),
-            is_single_pixels=are_single_pixels[i],
-            is_before_single_pixels=len(later) > 0 and later[0],
-            is_last_of_patches=not are_single_pixels[i] and all(later),
+            is_pixelwise=is_pixelwise[i],
+            precedes_pixelwise=len(later) > 0 and later[0],
+            is_last_of_patches=not is_pixelwise[i] and all(later),
         )
         contexts.append(context)
     return contexts
 
 
-def _is_single_pixels(plan: PicturePlan, picture_stage: PictureStage) -> bool:
+def _is_pixelwise(plan: PicturePlan, picture_stage: PictureStage) -> bool:
     """Whether a stage moves each pixel of gray pictures by itself."""
     if picture_stage.patch != 1 or plan.patch_basis == "random":
         return False
@@ -120,7 +120,7 @@ class PictureFlowBuilder:
         unshrunk_stages = [
             context.stage_index
             for context in self.stage_contexts
-            if context.is_single_pixels
+            if context.is_pixelwise
         ]
         return shrunk_flow(spec, plan.shrinkage, noise_factors, unshrunk_stages)
 
@@ -156,7 +156,7 @@ class PictureFlowBuilder:
     def _precision(self, context: StageContext) -> torch.dtype | None:
         """The dtype of the rotations of a stage; None takes that of the particles."""
         # Single pixels become exact, which takes the particles' precision.
-        if self.device.type == "cpu" or context.is_single_pixels:
+        if self.device.type == "cpu" or context.is_pixelwise:
             return None
         name = self.plan.options.precision
         if name == "auto":
@@ -203,11 +203,11 @@ class PictureFlowBuilder:
         """
         coefficients = context.coefficients
         frame_kind = self.frame_kind(context)
-        # Clipped before a stage of single pixels, ties at ±1 would stay ties.
+        # Clipped before a pixelwise stage, ties at ±1 would stay ties.
         clip = (
             self.plan.options.clip
             and coefficients.is_whole
-            and not context.is_before_single_pixels
+            and not context.precedes_pixelwise
         )
         if self.is_known is None:
             return frame_kind, replace(coefficients, clip=clip)
@@ -236,16 +236,14 @@ class PictureFlowBuilder:
     def _aligned_transport(
         self, context: StageContext
     ) -> AlignedHistogramTransport | None:
-        """The histograms of single pixels, if this is a stage of them; else None.
+        """The histograms of single pixels, if the stage is pixelwise; else None.
 
         Their bins begin and end where pixel values do: so black stays black. Pixels of
         floats, or of very many values, have none.
         """
         transport = self.plan.transport
         n_values = self.plan.layout.n_pixel_values
-        if not context.is_single_pixels or not isinstance(
-            transport, HistogramTransport
-        ):
+        if not context.is_pixelwise or not isinstance(transport, HistogramTransport):
             return None
         if n_values is None or n_values > max(transport.n_bins, MAX_SINGLE_PIXEL_BINS):
             return None

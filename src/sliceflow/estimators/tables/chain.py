@@ -14,10 +14,10 @@ How one cell of a new row gets its value:
    it equals an earlier column, is missing, follows from a rule, or comes from the tree.
 3. From the tree, it takes the value of a random row in the leaf of the new row, or one
    between two rows (`NodeSampler.draw`). A rare number is moved (`rare_numbers`).
-4. Each such value is only a proposal. `NewCells` asks `PartlyDrawnRows.allows`, which
-   asks `RuleSet.can_still_keep`. This completes a copy of the row as far as rules
-   compute it, and says whether some rule is broken already. If so, `NewCells` draws
-   again from the leaf, and then from the nodes above.
+4. Each such value is only a proposal, which `PartlyDrawnRows` allows or refuses. For
+   that it asks `RuleSet.can_still_keep`. This completes a copy of the row as far as
+   rules compute it, and says whether some rule is broken already. If so, `TreeDraws`
+   draws again from the leaf, and then from the nodes above.
 5. When all columns are drawn, `RuleSet.solve_rows` computes what still follows from
    rules, and checks them all. A row that breaks one is drawn anew, from 1.
 
@@ -129,12 +129,12 @@ class ChainStep(Protocol):
         self,
         partly_drawn: PartlyDrawnRows,
         rng: np.random.Generator,
-        outside_as_undrawn: bool = False,
+        refuses_outside: bool = False,
     ) -> LevelPositions:
         """New cells (m, k) for m partly drawn rows, which do not change.
 
         They are `UNDRAWN` where no draw was allowed. A prediction beyond the ends of
-        its column becomes the nearest end, or `UNDRAWN` with `outside_as_undrawn`.
+        its column becomes the nearest end, or `UNDRAWN` with `refuses_outside`.
         """
         ...
 
@@ -233,14 +233,14 @@ def draw_chain(
     chain: Iterable[ChainStep],
     partly_drawn: PartlyDrawnRows,
     rng: np.random.Generator,
-    outside_as_undrawn: bool = False,
+    refuses_outside: bool = False,
 ) -> None:
     """Draw the columns of a chain into partly drawn rows, one step after the other.
 
-    `ChainStep.draw` explains `outside_as_undrawn`.
+    `ChainStep.draw` explains `refuses_outside`.
     """
     for step in chain:
-        new_cells = step.draw(partly_drawn, rng, outside_as_undrawn)
+        new_cells = step.draw(partly_drawn, rng, refuses_outside)
         partly_drawn.set_columns(step.drawn_indices, new_cells)
 
 
@@ -267,7 +267,7 @@ def draw_rows(
         drawn = LevelPositions(np.tile(blank_row, (len(unfinished), 1)))
         is_strict = attempt < MAX_STRICT_ROUNDS
         partly_drawn = PartlyDrawnRows(drawn, table.rule_set, allow_missing)
-        draw_chain(chain, partly_drawn, rng, outside_as_undrawn=is_strict)
+        draw_chain(chain, partly_drawn, rng, refuses_outside=is_strict)
         is_refused = _solve_and_refuse(table, drawn, may_change, is_strict)
         level_positions[unfinished] = drawn
         unfinished = unfinished[is_refused]

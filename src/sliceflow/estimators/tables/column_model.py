@@ -7,9 +7,9 @@ regression predicts plus a residual, and the tree holds the residuals.
 
 `fit_column_model` fits a `ColumnModel`: up to two regressions, whose predictions the
 trees see; a tree that says where a cell comes from (`cell_sources`); and the tree that
-holds the values. `ColumnModel.draw` decides where each new cell comes from,
-`node_sampler` draws one from a leaf, and `new_cells` draws it again until the rules
-allow it.
+holds the values. `ColumnModel.draw` draws the new cells: it decides where each comes
+from. `node_sampler` draws one from a leaf, and `tree_draws` draws it again until the
+rules allow it.
 """
 
 from __future__ import annotations
@@ -36,11 +36,9 @@ from sliceflow.estimators.tables.level_positions import (
     UNDRAWN,
     LevelPositions,
     has_value,
-    is_impossible,
     is_missing,
     is_undrawn,
 )
-from sliceflow.estimators.tables.new_cells import NewCells
 from sliceflow.estimators.tables.node_sampler import NodeSampler
 from sliceflow.estimators.tables.partly_drawn_rows import PartlyDrawnRows
 from sliceflow.estimators.tables.predictors import limit_predictors
@@ -56,6 +54,7 @@ from sliceflow.estimators.tables.strategies import (
     Strategy,
     uses_ridge,
 )
+from sliceflow.estimators.tables.tree_draws import TreeDraws
 from sliceflow.estimators.tables.trees import (
     Tree,
     TreeFeatures,
@@ -92,7 +91,7 @@ class ColumnModel:
     # `sampler.value_regression`.
     score_regression: RidgeRegression | None
     sampler: NodeSampler  # of the rows whose cells come from the tree
-    sources: CellSources  # of all rows
+    row_sources: CellSources  # of the cells of all fitted rows
     # Its leaves hold the ids of sources; None if no source has to be drawn
     # (`needs_source_tree`).
     source_tree: Tree | None
@@ -111,82 +110,89 @@ class ColumnModel:
     @property
     def unexplained(self) -> float:
         """The tree's residual impurity, times the share of cells that are drawn."""
-        share_drawn = (~self.sources.computed).mean()
+        share_drawn = (~self.row_sources.computed).mean()
         return float(self.sampler.tree.residual_impurity * share_drawn)
 
     def draw(
         self,
         partly_drawn: PartlyDrawnRows,
         rng: np.random.Generator,
-        outside_as_undrawn: bool = False,
+        refuses_outside: bool = False,
     ) -> LevelPositions:
         """Positions (m, 1) of new cells for m partly drawn rows, as a `ChainStep`.
 
-        A cell may come from four origins, tried in this order: it equals an earlier
-        column, or is missing, if such a source is drawn for it; a rule computes it; or
-        it is drawn from the tree. The first origin settles the cell whose position the
-        row allows.
+        A cell may have four sources, tried in this order: it equals an earlier column,
+        or is missing, if such a source is drawn for it; a rule computes it; or it comes
+        from the tree. Each source proposes a position. The cell takes the first one
+        that its row allows.
         """
         level_positions = partly_drawn.level_positions
+        c = self.column_index
         x, value_prediction = _make_tree_input(
             level_positions,
             self.predictors,
             self.score_regression,
             self.sampler.value_regression,
         )
-        cells = NewCells(
+        new_positions = LevelPositions(np.full(len(partly_drawn), UNDRAWN))
+        drawn_sources = None
+        if self.source_tree is not None:
+            drawn_sources = self._draw_sources(self.source_tree, x, rng)
+            proposed = self._equal_or_missing(drawn_sources, level_positions)
+            new_positions = partly_drawn.allowed_of(c, proposed)
+
+        computed = self._computed_positions(level_positions, drawn_sources)
+        is_open = is_undrawn(new_positions)
+        proposed = LevelPositions(np.where(is_open, computed, UNDRAWN))
+        new_positions[is_open] = partly_drawn.allowed_of(c, proposed)[is_open]
+
+        # Where a rule computes a cell, any other value would break the rule. So the
+        # cell stays undrawn if the column or the row does not allow what is computed.
+        is_open = is_undrawn(new_positions) & is_undrawn(computed)
+        row_indices = np.flatnonzero(is_open)
+        tree_draws = TreeDraws(
             partly_drawn,
-            self.column_index,
+            c,
             self.sampler,
             value_prediction=value_prediction,
             rng=rng,
-            outside_as_undrawn=outside_as_undrawn,
+            refuses_outside=refuses_outside,
         )
-        is_settled = np.full(len(partly_drawn), False)
-        sources = None
-        if self.source_tree is not None:
-            sources = self._draw_sources(self.source_tree, x, rng)
-            is_settled |= self._settle_equal(cells, sources, level_positions)
-            is_settled |= _settle_missing(cells, sources)
-        computed = self._computed_positions(level_positions, sources)
-        is_settled |= _settle_computed(cells, computed, is_settled)
-        from_tree = np.flatnonzero(~is_settled)
-        leaf = self.sampler.tree.find_leaves(x[from_tree])
-        cells.draw_from_leaves(from_tree, leaf)
-        return cells.positions[:, None]
+        leaf = self.sampler.tree.find_leaves(x[row_indices])
+        new_positions[row_indices] = tree_draws.draw_from_leaves(row_indices, leaf)
+        return new_positions[:, None]
 
     def _draw_sources(
         self, source_tree: Tree, x: TreeFeatures, rng: np.random.Generator
     ) -> CellSources:
-        """Sources of m new cells, given features x (m, p)."""
+        """Draw the sources of m new cells, given features x (m, p)."""
         leaf = source_tree.find_leaves(x)
         source_ids = source_tree.draw(leaf, rng).values.astype(np.int64)
-        return CellSources(self.sources.equal_indices, source_ids)
+        return CellSources(self.row_sources.equal_indices, source_ids)
 
-    def _settle_equal(
-        self, cells: NewCells, sources: CellSources, level_positions: LevelPositions
-    ) -> Mask:
-        """Copy cells of earlier columns of rows (m, d), where these are the source.
+    def _equal_or_missing(
+        self, drawn_sources: CellSources, level_positions: LevelPositions
+    ) -> LevelPositions:
+        """Positions (m,) of cells that equal a cell of rows (m, d), or are missing.
 
-        Returns which cells (m,) are settled: the others are not allowed in their rows.
+        Cells with another source are `UNDRAWN`, and so are those that equal a cell
+        without a value, or with one that this column cannot have.
         """
-        is_settled = np.full(len(level_positions), False)
-        for c in sources.equal_indices:
-            row_indices = np.flatnonzero(sources.equals(c))
+        positions = LevelPositions(np.full(len(level_positions), UNDRAWN))
+        for c in drawn_sources.equal_indices:
+            is_equal = drawn_sources.equals(c)
             grid_values = convert_grid_values(
-                level_positions[row_indices, c],
+                level_positions[is_equal, c],
                 from_grid=self.columns[c].grid,
                 to_grid=self.column.grid,
             )
             copied = self.column.grid.positions_of(grid_values)
-            is_observed = has_value(copied)
-            row_indices = row_indices[is_observed]
-            accepted = cells.set_where_allowed(row_indices, copied[is_observed])
-            is_settled[row_indices[accepted]] = True
-        return is_settled
+            positions[is_equal] = np.where(has_value(copied), copied, UNDRAWN)
+        positions[drawn_sources.missing] = MISSING
+        return positions
 
     def _computed_positions(
-        self, level_positions: LevelPositions, sources: CellSources | None
+        self, level_positions: LevelPositions, drawn_sources: CellSources | None
     ) -> LevelPositions:
         """The positions (m,) that rules compute for rows (m, d); `UNDRAWN` for others.
 
@@ -196,38 +202,9 @@ class ColumnModel:
         computed = solve_column(
             self.rules, self.columns, level_positions, self.column_index
         )
-        if sources is None or all_rows_keep(self.rules):
+        if drawn_sources is None or all_rows_keep(self.rules):
             return computed
-        return LevelPositions(np.where(sources.computed, computed, UNDRAWN))
-
-
-def _settle_missing(cells: NewCells, sources: CellSources) -> Mask:
-    """Leave cells missing where that is their source.
-
-    Returns which cells (m,) are settled: the others may not be missing in their rows.
-    """
-    row_indices = np.flatnonzero(sources.missing)
-    missing = LevelPositions(np.full(len(row_indices), MISSING))
-    accepted = cells.set_where_allowed(row_indices, missing)
-    is_settled = np.full(len(sources.source_ids), False)
-    is_settled[row_indices[accepted]] = True
-    return is_settled
-
-
-def _settle_computed(
-    cells: NewCells, computed: LevelPositions, is_settled: Mask
-) -> Mask:
-    """Set cells (m,) to what rules compute, unless they are settled already.
-
-    Returns which cells follow from a rule. This settles them even where they stay
-    undrawn, because the column or the row does not allow what follows: any other value
-    would break the rule.
-    """
-    follows = ~is_undrawn(computed)
-    to_propose = follows & ~is_impossible(computed) & ~is_settled
-    row_indices = np.flatnonzero(to_propose)
-    cells.set_where_allowed(row_indices, computed[row_indices])
-    return follows
+        return LevelPositions(np.where(drawn_sources.computed, computed, UNDRAWN))
 
 
 def fit_column_model(
@@ -265,7 +242,7 @@ def fit_column_model(
         predictors=data.predictors,
         score_regression=score_regression,
         sampler=NodeSampler(data.column, value_tree, value_regression),
-        sources=sources,
+        row_sources=sources,
         source_tree=source_tree,
         rules=tuple(rules),
     )

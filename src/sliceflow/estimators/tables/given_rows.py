@@ -312,6 +312,11 @@ def _read_list(column: Column, c: int, values: Iterable[object]) -> _GivenColumn
     """A list that is given for column c: its cells have one of the values."""
     positions = set[float]()
     notes = []
+    values = list(values)
+    if not values:
+        fact = "given [] is an empty list"
+        hint = "list at least one value, or leave the column out"
+        raise DataError(fact, hint, column=column.name)
     for value in values:
         found = find_value(column, value)
         if found.is_at_position(column):
@@ -389,6 +394,10 @@ def _checked_cell(column: Column, value: object) -> pd.Series:
         fact = f"given {value!r} is a {type(value).__name__}"
         hint = "pass a value, a list of values, or a range (low, high)"
         raise DataError(fact, hint, column=column.name)
+    is_number = column.encoded.value_type in ("int", "float", "Decimal")
+    if is_number and isinstance(value, bool | np.bool):
+        fact = f"given {value} is a bool, but the column has numbers"
+        raise DataError(fact, "pass a number", column=column.name)
     if isinstance(value, float) and math.isinf(value):
         fact = f"given {value} is no value of a table"
         hint = "a range may have no end: (low, None)"

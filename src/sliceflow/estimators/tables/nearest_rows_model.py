@@ -96,7 +96,7 @@ class NearestRowsModel:
         self,
         partly_drawn: PartlyDrawnRows,
         rng: np.random.Generator,
-        outside_as_undrawn: bool = False,
+        refuses_outside: bool = False,
     ) -> LevelPositions:
         """Positions (m, p) of the drawn columns, for m partly drawn rows.
 

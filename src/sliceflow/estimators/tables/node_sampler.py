@@ -43,13 +43,13 @@ class NodeSampler:
         node: Ints,
         prediction: Floats | None,
         rng: np.random.Generator,
-        outside_as_impossible: bool,
+        refuses_outside: bool,
     ) -> DrawnCells:
         """Draw a cell from each of the nodes (m,).
 
         `prediction` (m,) is what the regression predicts, None without a regression.
         A sum of prediction and residual beyond the ends of the column becomes the
-        nearest end, or `IMPOSSIBLE` with `outside_as_impossible`.
+        nearest end, or `IMPOSSIBLE` with `refuses_outside`.
         """
         drawn = self.tree.draw(node, rng)
         is_leaf = self.tree.is_leaf(node)
@@ -60,7 +60,7 @@ class NodeSampler:
                 prediction,
                 drawn,
                 is_leaf,
-                outside_as_impossible,
+                refuses_outside,
             )
             return DrawnCells(positions, is_from_row=np.full(len(node), False))
         if not self.column.new_value_policy.interpolable_levels.any():
@@ -77,7 +77,7 @@ class NodeSampler:
         prediction: Floats,
         drawn: DrawnValues,
         is_leaf: Mask,
-        outside_as_impossible: bool,
+        refuses_outside: bool,
     ) -> LevelPositions:
         """Positions (m,) of predictions (m,) plus drawn residuals.
 
@@ -86,7 +86,7 @@ class NodeSampler:
         between = drawn.below + drawn.fraction * (drawn.above - drawn.below)
         residual = np.where(is_leaf, between, drawn.values)
         return regression.to_positions(
-            self.column, prediction + residual, outside_as_impossible
+            self.column, prediction + residual, refuses_outside
         )
 
     def _interpolate(self, drawn: DrawnValues, is_leaf: Mask) -> LevelPositions:

@@ -7,7 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from sliceflow.arrays import Ints, Mask
-from sliceflow.estimators.tables.level_positions import LevelPositions, is_missing
+from sliceflow.estimators.tables.level_positions import (
+    UNDRAWN,
+    LevelPositions,
+    is_impossible,
+    is_missing,
+    is_undrawn,
+)
 from sliceflow.estimators.tables.rule_set import RuleSet
 
 
@@ -55,6 +61,19 @@ class PartlyDrawnRows:
         return allowed & self._rule_set.can_still_keep(
             self._rule_positions, c, row_indices, positions
         )
+
+    def allowed_of(self, c: int, proposed: LevelPositions) -> LevelPositions:
+        """The positions (m,) proposed for column c, where the rows allow them.
+
+        Others are `UNDRAWN`. Where the proposal is `UNDRAWN` or `IMPOSSIBLE`, there is
+        none.
+        """
+        is_proposal = ~is_undrawn(proposed) & ~is_impossible(proposed)
+        row_indices = np.flatnonzero(is_proposal)
+        allowed = self.allows(c, row_indices, proposed[row_indices])
+        positions = LevelPositions(np.full(len(self), UNDRAWN))
+        positions[row_indices[allowed]] = proposed[row_indices[allowed]]
+        return positions
 
     def set_columns(
         self, column_indices: Sequence[int], positions: LevelPositions

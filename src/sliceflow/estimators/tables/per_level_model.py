@@ -34,7 +34,7 @@ class PerLevelModel:
         self,
         partly_drawn: PartlyDrawnRows,
         rng: np.random.Generator,
-        outside_as_undrawn: bool = False,
+        refuses_outside: bool = False,
     ) -> LevelPositions:
         """New cells (m, 1) for m partly drawn rows, each by the model of its level.
 
@@ -45,6 +45,6 @@ class PerLevelModel:
         for level, model in self.models.items():
             row_indices = np.flatnonzero(labels == level)
             positions[row_indices] = model.draw(
-                partly_drawn.take(row_indices), rng, outside_as_undrawn
+                partly_drawn.take(row_indices), rng, refuses_outside
             )
         return positions

@@ -116,18 +116,18 @@ class RidgeRegression:
         return self.intercept + np.concatenate(predictions)
 
     def to_positions(
-        self, column: Column, values: Floats, outside_as_impossible: bool = False
+        self, column: Column, values: Floats, refuses_outside: bool = False
     ) -> LevelPositions:
         """The positions of values (m,) that are on the scale of the regression.
 
         A value outside the range of the column becomes the lowest or highest value of
-        the column, or `IMPOSSIBLE` with `outside_as_impossible`.
+        the column, or `IMPOSSIBLE` with `refuses_outside`.
         """
         grid_values = values
         if self.scale == "log":
             exponentials = np.exp(np.minimum(values, MAX_EXPONENT))
             grid_values = exponentials - _log_offset(column)
-        if outside_as_impossible:
+        if refuses_outside:
             return column.grid.rounded_positions(GridValues(grid_values))
         return column.nearest_positions(GridValues(grid_values))
 

@@ -1,4 +1,4 @@
-"""The new cells of one column: each is drawn again until its row allows it."""
+"""Draws of new cells from a tree: each is drawn again until its row allows it."""
 
 from __future__ import annotations
 
@@ -55,16 +55,16 @@ class _Proposals:
         cells: _CellsInNodes,
         value_prediction: Floats | None,
         rng: np.random.Generator,
-        outside_as_impossible: bool,
+        refuses_outside: bool,
     ) -> _Proposals:
         """Draw each cell from its node; `value_prediction` (m,) is of all rows.
 
-        `NodeSampler.draw` explains `outside_as_impossible`.
+        `NodeSampler.draw` explains `refuses_outside`.
         """
         prediction = None
         if value_prediction is not None:
             prediction = value_prediction[cells.row_indices]
-        drawn = sampler.draw(cells.node, prediction, rng, outside_as_impossible)
+        drawn = sampler.draw(cells.node, prediction, rng, refuses_outside)
         return cls(cells, drawn.positions, drawn.is_from_row)
 
     def select(self, is_taken: Mask) -> _Proposals:
@@ -76,11 +76,11 @@ class _Proposals:
         )
 
 
-class NewCells:
-    """The new cells of one column, for rows that are partly drawn.
+class TreeDraws:
+    """Draws of new cells of one column from its tree, for rows that are partly drawn.
 
-    A cell is set if its row allows it. Cells from the tree are drawn again where their
-    rows refuse them: first from the same leaf, then from the nodes above it.
+    Each draw is a proposal. Where its row does not allow it, the cell is drawn again:
+    first from the same leaf, then from the nodes above it.
 
     Parameters
     ----------
@@ -90,12 +90,8 @@ class NewCells:
     value_prediction : (m,), what the sampler's regression predicts; None if it has
         none
     rng : the random numbers of all draws
-    outside_as_undrawn : whether cells with a prediction beyond the ends of the column
+    refuses_outside : whether cells with a prediction beyond the ends of the column
         are left undrawn; otherwise, they get the value at the nearest end
-
-    Attributes
-    ----------
-    positions : (m,), the accepted cells; others are `UNDRAWN`
     """
 
     def __init__(
@@ -106,29 +102,21 @@ class NewCells:
         *,
         value_prediction: Floats | None,
         rng: np.random.Generator,
-        outside_as_undrawn: bool,
+        refuses_outside: bool,
     ) -> None:
-        self.positions = LevelPositions(np.full(len(partly_drawn), UNDRAWN))
+        # (m,), of the draws that were allowed so far
+        self._positions = LevelPositions(np.full(len(partly_drawn), UNDRAWN))
         self._partly_drawn = partly_drawn
         self._column_index = column_index
         self._sampler = sampler
         self._value_prediction = value_prediction
         self._rng = rng
-        self._outside_as_undrawn = outside_as_undrawn
+        self._refuses_outside = refuses_outside
 
-    def set_where_allowed(self, row_indices: Ints, positions: LevelPositions) -> Mask:
-        """Set the cells of rows (k,) to positions (k,), where the rows allow these.
+    def draw_from_leaves(self, row_indices: Ints, leaf: Ints) -> LevelPositions:
+        """New cells (k,) of rows (k,), drawn from their leaves (k,) until allowed.
 
-        Returns which cells (k,) were set.
-        """
-        allowed = self._partly_drawn.allows(self._column_index, row_indices, positions)
-        self.positions[row_indices[allowed]] = positions[allowed]
-        return allowed
-
-    def draw_from_leaves(self, row_indices: Ints, leaf: Ints) -> None:
-        """Draw the cells of rows (k,) from their leaves (k,), until all are allowed.
-
-        A cell stays undrawn if none of `MAX_DRAWS` draws is allowed.
+        A cell is `UNDRAWN` if none of `MAX_DRAWS` draws is allowed.
         """
         refused = _CellsInNodes(row_indices, leaf)
         for attempt in range(1, MAX_DRAWS + 1):
@@ -137,14 +125,24 @@ class NewCells:
             refused = self._draw_once(refused)
             if attempt % DRAWS_PER_NODE == 0:
                 refused = self._climb(refused)
+        return self._positions[row_indices]
 
     def _draw_once(self, cells: _CellsInNodes) -> _CellsInNodes:
         """Draw k cells once, and return those whose draws are not allowed."""
         proposals = self._draw_proposals(cells)
         row_indices = proposals.cells.row_indices
-        was_set = self.set_where_allowed(row_indices, proposals.positions)
-        self._move_rare_numbers(self._disclosing_cells(proposals.select(was_set)))
-        return proposals.cells.select(~was_set)
+        allowed = self._take_allowed(row_indices, proposals.positions)
+        self._move_rare_numbers(self._disclosing_cells(proposals.select(allowed)))
+        return proposals.cells.select(~allowed)
+
+    def _take_allowed(self, row_indices: Ints, proposed: LevelPositions) -> Mask:
+        """Take proposed positions (k,) as the cells of rows (k,) that allow them.
+
+        Returns which of the rows do.
+        """
+        allowed = self._partly_drawn.allows(self._column_index, row_indices, proposed)
+        self._positions[row_indices[allowed]] = proposed[allowed]
+        return allowed
 
     def _draw_proposals(self, cells: _CellsInNodes) -> _Proposals:
         """Draws of k cells, without those that have to stay undrawn.
@@ -157,7 +155,7 @@ class NewCells:
             cells,
             self._value_prediction,
             self._rng,
-            outside_as_impossible=self._outside_as_undrawn,
+            refuses_outside=self._refuses_outside,
         )
         return drawn.select(~is_impossible(drawn.positions))
 
@@ -173,10 +171,10 @@ class NewCells:
             if not len(cells):
                 break
             leaf_range = self._sampler.level_range(cells.node)
-            rare = self.positions[cells.row_indices]
+            rare = self._positions[cells.row_indices]
             moved = rare_numbers.move(column, rare, leaf_range, self._rng)
-            was_moved = self.set_where_allowed(cells.row_indices, moved)
-            cells = cells.select(~was_moved)
+            allowed = self._take_allowed(cells.row_indices, moved)
+            cells = cells.select(~allowed)
 
     def _climb(self, cells: _CellsInNodes) -> _CellsInNodes:
         """The same cells, each to be drawn from the parent of its node."""
