@@ -19,7 +19,7 @@ from sliceflow.engine.flow import FlowSpec, ParticleRng, Step, simulate
 from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
-from sliceflow.engine.shrinkage import noise_factors, shrunk_flow
+from sliceflow.engine.shrinkage import compute_noise_factors, shrunk_flow
 from sliceflow.engine.transports import SortedTransport
 
 PLAY = Path(__file__).parents[2] / "docs" / "play"
@@ -48,7 +48,7 @@ def ours(particles, data, seed, kappa=0.0, **conditions):
     ]
     stages += [Stage("axis", Axis(), 2, SortedTransport(), is_axis_stage=True)]
     flow = FlowSpec(stages, Seed(seed), **conditions)
-    factors = noise_factors(
+    factors = compute_noise_factors(
         particles.x.shape[1],
         data.x.shape[1],
         y_p=particles.y,

@@ -130,6 +130,14 @@ def test_the_same_seed_gives_the_same_model(case, fitted_flow):
     assert_same_samples(case.estimator.fit(case.first), fitted_flow)
 
 
+def test_a_fit_is_tuned_once(case):
+    """`run` tunes, too: after `tune`, trials ran again for some kinds of data."""
+    tuned = case.estimator.prepare(case.first).planned_fit.tune(())
+    trials = []
+    assert tuned.tune([trials.append]).plan == tuned.plan
+    assert trials == []
+
+
 def test_the_plan_is_what_the_fit_does(case, fitted_flow):
     plan = case.estimator.plan(case.first)
     fitted_plan = fitted_flow.plan_

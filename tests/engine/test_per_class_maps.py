@@ -19,7 +19,7 @@ from sliceflow.engine.flow import FlowSpec, ParticleRng, as_flow_y, replay, simu
 from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
-from sliceflow.engine.shrinkage import ShrunkTransport, noise_factors
+from sliceflow.engine.shrinkage import ShrunkTransport, compute_noise_factors
 from sliceflow.engine.transports import (
     HistogramTransport,
     PaperTransport,
@@ -151,7 +151,7 @@ def test_every_class_is_shrunk_by_its_own_noise(transport, problem, strength):
     h = len(z_p)
     y_p = sorted_classes(slices_p)
     y_q = sorted_classes(slices_q)
-    factors = noise_factors(
+    factors = compute_noise_factors(
         len(y_p),
         len(y_q),
         y_p=y_p,
@@ -165,7 +165,7 @@ def test_every_class_is_shrunk_by_its_own_noise(transport, problem, strength):
             continue
         own_p = z_p[:, points_p]
         own_q = z_q[:, points_q]
-        own_factors = noise_factors(own_p.shape[1], own_q.shape[1])
+        own_factors = compute_noise_factors(own_p.shape[1], own_q.shape[1])
         alone = ShrunkTransport(transport, strength, own_factors).solve(own_p, own_q)
         n_knots = alone.maps.knots.shape[1]
         rows = slice(c * h, (c + 1) * h)

@@ -157,7 +157,7 @@ FlowRowsT = TypeVar("FlowRowsT", bound=FlowRows)
 FittedModelT = TypeVar("FittedModelT", bound=FittedModel)
 FittedFlowT = TypeVar("FittedFlowT", bound=FittedFlow[object])
 PlanT = TypeVar("PlanT", bound=FitPlan)
-# Covariant: a fit that gives one kind of state will do where one of several is asked
+# Covariant: a fit that gives one kind of model will do where one of several is asked
 # for.
 RowsT_co = TypeVar("RowsT_co", bound=Rows, covariant=True)
 FlowRowsT_co = TypeVar("FlowRowsT_co", bound=FlowRows, covariant=True)
@@ -203,6 +203,9 @@ class PlannedFit(Protocol[RowsT_co, FittedModelT_co, EventT_co, PlanT_co]):
 
     def tune(self, listeners: Sequence[EventListener[EventT_co]]) -> Self:
         """The same fit, with all settings chosen that the plan has left "auto".
+
+        A tuned fit has no more trials. Settings that need what the fit computes, such
+        as those of residuals, are chosen by `run`.
 
         The listeners may get an event after every trial.
         """

@@ -128,7 +128,7 @@ def shrunk_flow(
     return replace(spec, stages=stages)
 
 
-def noise_factors(
+def compute_noise_factors(
     m: int,
     n: int,
     *,

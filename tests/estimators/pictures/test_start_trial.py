@@ -127,6 +127,16 @@ def test_pictures_with_labels_are_tried_class_by_class(
     assert events == []  # the steps of trials are none of the fit
 
 
+def test_a_tuned_fit_tries_no_more(rng, monkeypatch):
+    """`run` tried the start of a tuned fit again if it was mosaics."""
+    pictures = squares_and_crosses(start_trial.MIN_PICTURES_OF_TRIAL, rng)
+    monkeypatch.setattr(fit, "noise_is_better", lambda *_: False)
+    tuned = ImageFlow(device="cpu").prepare(pictures).planned_fit.tune()
+    monkeypatch.setattr(fit, "noise_is_better", None)
+    assert tuned.tune() is tuned
+    assert tuned.plan.mosaic_size == 4
+
+
 def test_a_start_of_the_user_is_not_tried(monkeypatch):
     plan, n_trials = plan_of_fit(monkeypatch, 0.9, start=2)
     assert plan.mosaic_size == 2

@@ -9,6 +9,7 @@ import torch
 
 from sliceflow import SlicedWassersteinFlow, VectorOptions
 from sliceflow.errors import DataWarning
+from sliceflow.estimators.vectors import local
 from sliceflow.estimators.vectors.parameters import VectorParameters
 
 RNG = np.random.default_rng(0)
@@ -174,3 +175,11 @@ def test_parameters_that_local_conditions_use_do_not_warn():
 def test_default_parameters_are_those_of_the_constructor():
     defaults = SlicedWassersteinFlow()._validated_parameters()
     assert defaults == VectorParameters()
+
+
+def test_a_tuned_fit_tries_no_more(monkeypatch):
+    """`run` fitted the samplers of a tuned fit again."""
+    tuned = SlicedWassersteinFlow(random_state=0).prepare(X, Y).planned_fit.tune()
+    monkeypatch.setattr(local, "fit_local_sampler", None)
+    assert tuned.tune() is tuned
+    assert len(tuned.run(()).particles.X) == tuned.plan.n_particles

@@ -391,7 +391,7 @@ class PlannedConditionalDensityFit:
         return self.training.user_rows
 
     def tune(self, listeners: Sequence[EventListener[DensityEvent]]) -> Self:
-        """This fit itself: no setting is "auto" in its plan."""
+        """This fit itself: its trials need residuals, which `run` computes."""
         return self
 
     def run(

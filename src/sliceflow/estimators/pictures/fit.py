@@ -33,7 +33,7 @@ from sliceflow.engine.flow import FlowSpec, ParticleRng, resolve_map_sharing
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.proportions import balanced_indices
 from sliceflow.engine.random import Seed
-from sliceflow.engine.shrinkage import noise_factors
+from sliceflow.engine.shrinkage import compute_noise_factors
 from sliceflow.errors import CopyWarning, DataError, DataWarning, warn_user
 from sliceflow.estimators.pictures import choices, costs
 from sliceflow.estimators.pictures.batching import choose_batch_size
@@ -159,6 +159,7 @@ class PlannedPictureFit:
     pictures: DevicePictures  # the rows on the device, with mirror images and clusters
     allocation: ParticleAllocation
     known: Mask | None  # (h, w), True where a pixel is known
+    is_tuned: bool = False  # whether trials have chosen the start
     checkpoints: Checkpoints | None = None
 
     def with_checkpoints(self, checkpoints: Checkpoints) -> PlannedPictureFit:
@@ -199,12 +200,15 @@ class PlannedPictureFit:
     def tune(self, listeners: Sequence[FlowListener] = ()) -> PlannedPictureFit:
         """This fit, with the choice by trials of where particles start.
 
-        They start as noise if that is much better than the mosaics of the plan. All
-        other settings are those of the plan. The listeners get no event of the trials,
-        which are two small fits.
+        They start as noise if the mosaics of the plan are collages. All other settings
+        are those of the plan. The listeners get no event of the trials, which are two
+        small fits.
         """
-        if not needs_trial(self.plan) or not noise_is_better(self, self._fit_on_trial):
+        if self.is_tuned:
             return self
+        tuned = replace(self, is_tuned=True)
+        if not needs_trial(self.plan) or not noise_is_better(self, self._fit_on_trial):
+            return tuned
         options = replace(self.parameters.options, start="noise")
         plan = _plan_flow(
             self.pictures,
@@ -213,7 +217,7 @@ class PlannedPictureFit:
             self.plan.amplifier,
             self.ranks,
         )
-        return replace(self, plan=plan)
+        return replace(tuned, plan=plan)
 
     def initial_particles(
         self,
@@ -255,7 +259,7 @@ class PlannedPictureFit:
         # Mirror images are no new pictures.
         distinct_share = 0.5 if plan.mirror else 1.0
         # One for each class: the noise of its maps is proportional to it.
-        factors = noise_factors(
+        factors = compute_noise_factors(
             plan.n_moved_particles,
             plan.n_pictures,
             y_p=self.allocation.moved.y,

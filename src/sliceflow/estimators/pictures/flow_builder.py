@@ -41,7 +41,7 @@ class StageContext:
 
     picture_stage: PictureStage
     stage_index: int  # from 0
-    coefficients: PyramidSubspace  # of its resolution
+    subspace: PyramidSubspace  # of the coefficients of its resolution
     # Whether the stage moves each pixel of gray pictures by itself: then the
     # distribution of each pixel becomes exact.
     is_pixelwise: bool
@@ -67,7 +67,7 @@ def _stage_contexts(plan: PicturePlan) -> list[StageContext]:
         context = StageContext(
             picture_stage,
             stage_index=i,
-            coefficients=PyramidSubspace(
+            subspace=PyramidSubspace(
                 channels, height, width, picture_stage.height, picture_stage.width
             ),
             is_pixelwise=is_pixelwise[i],
@@ -183,7 +183,7 @@ class PictureFlowBuilder:
             frame_kind=frame_kind,
             n_steps=picture_stage.n_steps,
             transport=transport,
-            step_size=self._step_size(context.coefficients),
+            step_size=self._step_size(context.subspace),
             taper=taper,
             stores_maps=plan.n_knots > 0,
             max_knots=max_knots,
@@ -201,25 +201,25 @@ class PictureFlowBuilder:
         these with others. So particles then move as whole pictures, in which known
         pixels can stay, and only frames see coefficients.
         """
-        coefficients = context.coefficients
+        subspace = context.subspace
         frame_kind = self.frame_kind(context)
         # Clipped before a pixelwise stage, ties at ±1 would stay ties.
         clip = (
             self.plan.options.clip
-            and coefficients.is_whole
+            and subspace.is_whole
             and not context.precedes_pixelwise
         )
         if self.is_known is None:
-            return frame_kind, replace(coefficients, clip=clip)
+            return frame_kind, replace(subspace, clip=clip)
         channels, height, width = self.plan.layout.shape
         whole = PyramidSubspace(channels, height, width, height, width, clip)
-        return MaskedFrameKind(coefficients, frame_kind, self.is_known), whole
+        return MaskedFrameKind(subspace, frame_kind, self.is_known), whole
 
-    def _step_size(self, coefficients: PyramidSubspace) -> float:
+    def _step_size(self, subspace: PyramidSubspace) -> float:
         """The step size: 1, or less with few random patches, as in the paper's code."""
         if self.plan.patch_basis != "random":
             return 1.0
-        return largest_step_size(self.plan.n_directions, coefficients.dimension)
+        return largest_step_size(self.plan.n_directions, subspace.dimension)
 
     def _max_displacement(self, picture_stage: PictureStage) -> float:
         """A bound on how far a projection can move.

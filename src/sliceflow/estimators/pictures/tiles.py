@@ -68,7 +68,7 @@ class TileFrame:
             self.tile_rotation,
             self.geometry,
             indices,
-            self._class_offsets(cloud),
+            self._theta_y_of(cloud),
             self._class_indices(cloud),
         )
 
@@ -93,12 +93,12 @@ class TileFrame:
             maps.hi,
             maps.values,
             step_size,
-            self._class_offsets(cloud),
+            self._theta_y_of(cloud),
             self._class_indices(cloud),
             class_starts,
         )
 
-    def _class_offsets(self, cloud: Cloud) -> Tensor | None:
+    def _theta_y_of(self, cloud: Cloud) -> Tensor | None:
         """θ_y, by which the classes of the columns offset projections, if they do."""
         if cloud.y is None:
             return None

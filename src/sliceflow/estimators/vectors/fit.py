@@ -40,7 +40,7 @@ from sliceflow.engine.flow import FlowSpec, ParticleRng, resolve_map_sharing
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
-from sliceflow.engine.shrinkage import noise_factors, shrunk_flow
+from sliceflow.engine.shrinkage import compute_noise_factors, shrunk_flow
 from sliceflow.engine.y_encoders import ClassEncoder
 from sliceflow.errors import CopyWarning, ParameterError
 from sliceflow.estimators.vectors.axis_steps import AxisSteps, FreshParticles
@@ -249,7 +249,9 @@ class PlannedVectorFit:
     ) -> tuple[Cloud, list[ModelStep]]:
         """The kept particles of this rank and the model's steps, after axis steps.
 
-        Both are those of the flow if there are no axis steps.
+        These are fitted twice: to the kept particles, which end exact, and for the
+        model to fresh ones, which the flow has not been fitted to. Without axis steps,
+        both are those of the flow.
         """
         allocation = self.allocation
         kept_cloud = allocation.kept_cloud(run.particles.x, self.ranks)
@@ -315,7 +317,7 @@ class PlannedVectorFit:
         spec = plan.flow_spec(self.seed, self.device)
         if plan.options.shrinkage:
             # One for each class: the noise of its maps is proportional to it.
-            factors = noise_factors(
+            factors = compute_noise_factors(
                 plan.n_moved_particles,
                 plan.n_rows * plan.draws_per_row,
                 y_p=self.allocation.moved.y,

@@ -110,7 +110,7 @@ class BaseFittedVectors(HasConditions):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FittedVectors(BaseFittedVectors):
-    """The state of an estimator of vectors whose particles flowed."""
+    """The fitted model of vectors whose particles flowed."""
 
     plan: VectorPlan
     seed: Seed  # of the fit: the frames of its flow are drawn again

@@ -97,7 +97,7 @@ class LocalVectorPlan(BaseVectorPlan):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FittedLocalVectors(BaseFittedVectors):
-    """The state of an estimator of vectors that was fitted with local conditions."""
+    """The fitted model of vectors with local conditions."""
 
     plan: LocalVectorPlan
     settings: tuple[LocalSettings, ...]  # of `samplers`
@@ -111,7 +111,7 @@ class FittedLocalVectors(BaseFittedVectors):
         return True
 
     def with_rows(self, rows: VectorRows | None) -> FittedLocalVectors:
-        """The state of a file, completed by samplers of its rows."""
+        """The model of a file, completed by samplers of its rows."""
         if rows is None or not isinstance(rows.encoded_y, LocalY):
             raise ValueError("local conditions need rows with a continuous condition")
         n_columns = rows.X.shape[1]
@@ -225,9 +225,12 @@ class PlannedLocalVectorFit:
     def tune(self, listeners: Sequence[FlowListener] = ()) -> PlannedLocalVectorFit:
         """This fit with the samplers that are likeliest for rows left out.
 
-        Trials choose their settings. Nothing else is fitted: the rows are the model.
+        Trials choose their settings, once. Nothing else is fitted: the rows are the
+        model.
         Listeners get no events.
         """
+        if self.samplers:
+            return self
         parts = _parts(self.rows, self._scaler)
         samplers = tuple(fit_local_sampler(x, y) for x, y in parts)
         largest = max(samplers, key=lambda sampler: len(sampler.x))
