@@ -19,7 +19,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.shrinkage import (
     ShrunkTransport,
-    noise_factors,
+    compute_noise_factors,
     shrunk_flow,
     variance_within,
 )
@@ -39,9 +39,9 @@ def normal(*shape, seed=0):
 def shrunk(transport, z_p, z_q, kappa, **factors):
     m = z_p.shape[1]
     n = z_q.shape[1]
-    return ShrunkTransport(transport, kappa, noise_factors(m, n, **factors)).solve(
-        z_p, z_q
-    )
+    return ShrunkTransport(
+        transport, kappa, compute_noise_factors(m, n, **factors)
+    ).solve(z_p, z_q)
 
 
 @BOTH
@@ -82,13 +82,18 @@ def test_the_factor_is_that_of_james_and_stein(transport, scale, shift, kappa):
 def test_weights_mini_batches_and_mirror_images_count_as_fewer_rows():
     labels = ClassIndices(torch.tensor([0] * 100 + [1] * 100))
     few = ClassIndices(torch.tensor([0] * 190 + [1] * 10))
-    assert noise_factors(200, 200) == noise_factors(200, 200, y_p=labels, y_q=labels)
-    assert noise_factors(200, 200, y_p=labels, y_q=few)[0] > noise_factors(200, 200)[0]
-    assert noise_factors(200, 400, batch_size=100) == (1 / 100 + 1 / 100,)
-    assert noise_factors(200, 400, distinct_share=0.5) == (1 / 200 + 1 / 200,)
+    assert compute_noise_factors(200, 200) == compute_noise_factors(
+        200, 200, y_p=labels, y_q=labels
+    )
+    assert (
+        compute_noise_factors(200, 200, y_p=labels, y_q=few)[0]
+        > compute_noise_factors(200, 200)[0]
+    )
+    assert compute_noise_factors(200, 400, batch_size=100) == (1 / 100 + 1 / 100,)
+    assert compute_noise_factors(200, 400, distinct_share=0.5) == (1 / 200 + 1 / 200,)
     separate = SeparateClassIndices(labels.values, 3)
     few_separate = SeparateClassIndices(few.values, 3)
-    by_class = noise_factors(200, 200, y_p=separate, y_q=few_separate)
+    by_class = compute_noise_factors(200, 200, y_p=separate, y_q=few_separate)
     assert by_class[1] == 1 / 100 + 1 / 10
 
 
@@ -99,7 +104,7 @@ def test_every_class_has_its_own_noise():
     class_slices = (ClassSlices((0, 30, 330)),) * 2
     y = SeparateClassIndices(torch.tensor([0] * 30 + [1] * 300), 2)
     bins = HistogramTransport(32, batch_size=None)
-    factors = noise_factors(330, 330, y_p=y, y_q=y)
+    factors = compute_noise_factors(330, 330, y_p=y, y_q=y)
     table = (
         ShrunkTransport(bins, 3.0, factors)
         .solve(p, q, batch_of_classes(*class_slices))
@@ -127,7 +132,7 @@ def test_where_classes_share_maps_their_gaps_are_no_noise():
     )
     kappa = SortedTransport().solve(z_p, z_q).cost / (within * (2 / 4000))
     assert 2 < kappa.mean() < 4  # as for one class
-    factors = noise_factors(4000, 4000, y_p=y, y_q=y)
+    factors = compute_noise_factors(4000, 4000, y_p=y, y_q=y)
     solution = ShrunkTransport(
         SortedTransport(), 3.0, factors, n_shared_classes=10
     ).solve(z_p, z_q, Batch(all_data_y=y))
@@ -153,7 +158,7 @@ def test_a_flow_between_equal_distributions_ends_early():
     plain = FlowSpec([Stage("flow", Orthogonal(), 200, SortedTransport())], Seed(0))
     for kappa, fewest, most in ((0.0, 200, 200), (6.0, 4, 60)):
         state = FlowState()
-        flow = shrunk_flow(plain, kappa, noise_factors(3000, 3000))
+        flow = shrunk_flow(plain, kappa, compute_noise_factors(3000, 3000))
         particles = Cloud(x.clone())
         simulate(
             flow,
