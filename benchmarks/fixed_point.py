@@ -47,7 +47,7 @@ from sliceflow.engine.flow import FlowSpec, ParticleRng, simulate
 from sliceflow.engine.frames import FrameKind, Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
-from sliceflow.engine.shrinkage import noise_factors, shrunk_flow
+from sliceflow.engine.shrinkage import compute_noise_factors, shrunk_flow
 from sliceflow.engine.transports import AutoTransport, HistogramTransport, Transport
 from sliceflow.estimators.pictures.tiles import Tiles
 
@@ -104,7 +104,9 @@ def run_flow(
         [Stage("steps", frame, n_steps, transport, stores_maps=False)], Seed(0)
     )
     if kappa > 0:
-        flow = shrunk_flow(flow, kappa, noise_factors(len(particles), len(data)))
+        flow = shrunk_flow(
+            flow, kappa, compute_noise_factors(len(particles), len(data))
+        )
     cloud = Cloud(x.clone())
     n_steps_done = 0
 

@@ -26,7 +26,7 @@ from sliceflow.engine.events import FlowEvent
 from sliceflow.engine.flow import FlowSpec, ParticleRng, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
-from sliceflow.engine.shrinkage import noise_factors, shrunk_flow
+from sliceflow.engine.shrinkage import compute_noise_factors, shrunk_flow
 from sliceflow.engine.transports import SortedTransport
 from sliceflow.estimators.pictures.tiles import Tiles
 
@@ -53,7 +53,9 @@ def trajectory(
     )
     flow = FlowSpec([stage], seed.child("flow"))
     if kappa > 0:
-        flow = shrunk_flow(flow, kappa, noise_factors(x.shape[1], data.shape[1]))
+        flow = shrunk_flow(
+            flow, kappa, compute_noise_factors(x.shape[1], data.shape[1])
+        )
     target = DataTarget.from_cloud(Cloud(data))
     simulate(
         flow, particles, target, ParticleRng(seed.child("noise")), listeners=(keep,)
