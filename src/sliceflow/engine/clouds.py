@@ -183,13 +183,16 @@ class Cloud:
         return Cloud(self.x[:, order.forward], y)
 
     @contextmanager
-    def in_class_order(self) -> Iterator[tuple[Cloud, Permutation]]:
+    def in_class_order(self) -> Iterator[tuple[Cloud, Permutation | None]]:
         """A copy sorted by class, for separate maps, to move in a `with` block.
 
         The second result is the order that sorts it. When the block ends, these points
-        move to where the copy's are. A block that an error ends changes nothing.
+        move to where the copy's are. A block that an error ends changes nothing. If
+        classes share maps, the results are this cloud itself and None.
         """
-        assert isinstance(self.y, SeparateClassIndices), "classes have separate maps"
+        if not isinstance(self.y, SeparateClassIndices):
+            yield self, None
+            return
         order = ClassOrder.sorting(self.y, self.y.n_classes)
         sorted_cloud = self.reordered(order)
         yield sorted_cloud, order

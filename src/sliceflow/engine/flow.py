@@ -164,14 +164,12 @@ def replay(
     snapshots, one after each of these numbers of steps, from 1 to that of all: copies
     of the particles (d, n), in their own order
     """
-    if spec.map_sharing != "separate":
-        return _replay_in_order(spec, steps, particles, particle_rng, snapshots_after)
     y = as_flow_y(particles.y, spec.map_sharing, spec.condition_dim)
-    with Cloud(particles.x, y).in_class_order() as (sorted_particles, order):
+    with Cloud(particles.x, y).in_class_order() as (moving, order):
+        if order is None:
+            return _replay_in_order(spec, steps, moving, particle_rng, snapshots_after)
         sorted_rng = replace(particle_rng, order=order)
-        snapshots = _replay_in_order(
-            spec, steps, sorted_particles, sorted_rng, snapshots_after
-        )
+        snapshots = _replay_in_order(spec, steps, moving, sorted_rng, snapshots_after)
     return [order.restore_x(x) for x in snapshots]
 
 

@@ -23,7 +23,7 @@ from sliceflow.base.particle_allocation import ParticleGroup
 from sliceflow.base.ranks import Communicator, Shard
 from sliceflow.engine.batches import Batches, DataTarget
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.encoded_y import FlowY, SeparateClassIndices
+from sliceflow.engine.encoded_y import FlowY
 from sliceflow.engine.events import FlowEvent, FlowListener
 from sliceflow.engine.flow import FlowSpec, FlowState, ParticleRng, replay, simulate
 from sliceflow.engine.model_steps import ModelStep
@@ -103,34 +103,19 @@ class AxisSteps:
         `group` are the particles of all ranks. If each class has its own maps, the
         particles are sorted by class for the steps, and put back after the last.
         """
-        if isinstance(group.y, SeparateClassIndices):
-            # One process has all particles: several have no maps of every class.
-            with particles.in_class_order() as (sorted_particles, _):
-                sorted_group = replace(group, y=sorted_particles.y)
-                self._simulate_in_order(
-                    spec, sorted_particles, sorted_group, state, listeners
-                )
-        else:
-            self._simulate_in_order(spec, particles, group, state, listeners)
-
-    def _simulate_in_order(
-        self,
-        spec: FlowSpec,
-        particles: Cloud,
-        group: ParticleGroup,
-        state: FlowState,
-        listeners: Sequence[FlowListener],
-    ) -> None:
-        """Make columns exact, of particles sorted by class if classes have own maps."""
-        target = DataTarget.from_cloud(self.data_cloud, self.make_batches(group))
-        simulate(
-            spec,
-            particles,
-            target,
-            stage_indices=self.stage_indices,
-            listeners=listeners,
-            state=state,
-        )
+        with particles.in_class_order() as (moving, order):
+            if order is not None:
+                # One process has all particles: several have no maps of every class.
+                group = replace(group, y=moving.y)
+            target = DataTarget.from_cloud(self.data_cloud, self.make_batches(group))
+            simulate(
+                spec,
+                moving,
+                target,
+                stage_indices=self.stage_indices,
+                listeners=listeners,
+                state=state,
+            )
 
 
 @dataclass(frozen=True, eq=False)
