@@ -35,7 +35,7 @@ class Arrived(Exception):
 
 # Detours that a reader may skip: they choose the bandwidth by trial, and make the data.
 # What only these call is counted, and listed, apart.
-DETOURS = ("PlannedVectorFit.tune", "PlannedVectorFit.training_vectors")
+DETOURS = ("PlannedVectorFit.tune", "PlannedVectorFit.training_data")
 
 
 class Way(NamedTuple):

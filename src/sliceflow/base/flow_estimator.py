@@ -292,12 +292,13 @@ class FlowEstimator(
         if ranks is None:
             ranks = ONE_PROCESS
         adapter = self._adapter(ranks=ranks)
+        seed = Seed.from_random_state(self.random_state)
         if ranks.size > 1:
             self._require_same_on_all(ranks, adapter.device)
+            seed = ranks.broadcast(seed)
         rows = adapter.read(X, y)
         if copies_rows:
             rows = rows.copy()
-        seed = ranks.broadcast(Seed.from_random_state(self.random_state))
         return adapter.plan_fit(rows, seed)
 
     def _require_same_on_all(self, ranks: Communicator, device: torch.device) -> None:

@@ -35,8 +35,6 @@ from sliceflow.engine.encoded_y import (
     ClassSlices,
     FlowY,
     SeparateClassIndices,
-    SortedClassIndices,
-    require_sorted,
 )
 from sliceflow.engine.random import Seed
 
@@ -188,6 +186,7 @@ class DataTarget:
             data = self.load_data(step)
             if self.batches.data_order is not None:
                 data = data.reordered(self.batches.data_order)
+            data = data.sorted_by_class()
             restricted = replace(data, x=step.stage.subspace.restrict(data.x))
             self._loaded = (key, restricted)
         return self._loaded[1]
@@ -221,16 +220,14 @@ def make_batches(
 
     `y_p` and `y_q` are the conditions of particles and data, if the flow uses them.
     Every batch then has as many data as particles of each condition. If these are
-    `SeparateClassIndices`, every batch has an equal share of each, and the particles
-    must be sorted by class.
+    `SeparateClassIndices`, every batch has an equal share of each.
     """
     if y_p is None or y_q is None:
         return _batches_without_y(m, n, batch_size, seed, device)
     y_p = y_p.to(device)
     y_q = y_q.to(device)
     if isinstance(y_p, SeparateClassIndices) and isinstance(y_q, SeparateClassIndices):
-        sorted_y_p = require_sorted(y_p)
-        return _batches_of_separate_classes(batch_size, seed, y_p=sorted_y_p, y_q=y_q)
+        return _batches_of_separate_classes(batch_size, seed, y_p=y_p, y_q=y_q)
     return _batches_by_condition(batch_size, seed, device, y_p=y_p, y_q=y_q)
 
 
@@ -295,18 +292,23 @@ def _batches_of_separate_classes(
     batch_size: int | None,
     seed: Seed,
     *,
-    y_p: SortedClassIndices,
+    y_p: SeparateClassIndices,
     y_q: SeparateClassIndices,
 ) -> Batches:
-    """Batches for classes that have their own maps: an equal share of each class."""
+    """Batches for classes that have their own maps: an equal share of each class.
+
+    They are parts of particles and data that are sorted by class.
+    """
     if batch_size is None or max(len(y_p), len(y_q)) <= batch_size:
+        # Data that are loaded anew are sorted by this order, which is found only once.
         return Batches(data_order=ClassOrder.sorting(y_q, y_q.n_classes))
     device = y_q.values.device
     shuffled = Permutation(seed.child("order").permutation(len(y_q)).to(device))
     # Class by class, at random within each.
     class_order = ClassOrder.sorting(y_q.take(shuffled.forward), y_q.n_classes)
+    slices_p = ClassSlices.from_class_indices(y_p, y_p.n_classes)
     return Batches(
-        stratified_parts(y_p.class_slices, batch_size, device),
+        stratified_parts(slices_p, batch_size, device),
         stratified_parts(class_order.class_slices, batch_size, device),
         shuffled.then(class_order),
     )

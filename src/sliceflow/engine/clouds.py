@@ -182,18 +182,33 @@ class Cloud:
         y = None if self.y is None else order.reorder_y(self.y)
         return Cloud(self.x[:, order.forward], y)
 
+    def sorted_by_class(self) -> Cloud:
+        """The points sorted by class, for separate maps: a copy if they are not yet."""
+        order = self._class_order()
+        if order is None:
+            return self
+        return self.reordered(order)
+
+    def _class_order(self) -> ClassOrder | None:
+        """The order that sorts points by class; None if no step needs another one."""
+        y = self.y
+        if not isinstance(y, SeparateClassIndices) or isinstance(y, SortedClassIndices):
+            return None
+        return ClassOrder.sorting(y, y.n_classes)
+
     @contextmanager
     def in_class_order(self) -> Iterator[tuple[Cloud, Permutation | None]]:
-        """A copy sorted by class, for separate maps, to move in a `with` block.
+        """The points sorted by class, for separate maps, to move in a `with` block.
 
-        The second result is the order that sorts it. When the block ends, these points
-        move to where the copy's are. A block that an error ends changes nothing. If
-        classes share maps, the results are this cloud itself and None.
+        They are a copy, and the second result is the order that sorts it. When the
+        block ends, these points move to where the copy's are. A block that an error
+        ends changes nothing. If the points are sorted, or if classes share maps, the
+        results are this cloud itself and None.
         """
-        if not isinstance(self.y, SeparateClassIndices):
+        order = self._class_order()
+        if order is None:
             yield self, None
             return
-        order = ClassOrder.sorting(self.y, self.y.n_classes)
         sorted_cloud = self.reordered(order)
         yield sorted_cloud, order
         self.x.copy_(order.restore_x(sorted_cloud.x))

@@ -93,8 +93,10 @@ def simulate(
 
     `replay` applies these steps to other particles. Only ``particles.x`` is written to:
     conditions never move. A stage ends early if a listener returns True, or if nearly
-    all of its maps are the identity. How each class gets maps of its own is told by
-    the first lines of the module `clouds`.
+    all of its maps are the identity.
+
+    If each class has its own maps, the particles must be sorted by class: the first
+    lines of the module `clouds` follow these maps through a step.
 
     Parameters
     ----------
@@ -130,7 +132,7 @@ def simulate(
                         step_index=state.step_index,
                         steps_done=state.steps_done,
                         particles=moving,
-                        particles_in_whole_space=particles,
+                        whole_particles=particles,
                     )
                     data, batch = target.data_and_batch(step)
                     frame = step.make_frame(data)
@@ -195,7 +197,7 @@ def _replay_in_order(
                     step_index=model_step.step_index,
                     steps_done=steps_done,
                     particles=moving,
-                    particles_in_whole_space=particles,
+                    whole_particles=particles,
                 )
                 frame = step.make_frame(theta=model_step.theta)
                 step.move(frame, model_step.expanded_maps(), particle_rng)
@@ -270,6 +272,13 @@ class FlowSpec:
         stages = [self.stages[i] for i in stage_indices]
         return self.entropy > 0 and not all(s.is_axis_stage for s in stages)
 
+    def with_n_steps(self, stage_indices: Collection[int], n_steps: int) -> FlowSpec:
+        """The same flow, with so many steps in each of these stages."""
+        stages = list(self.stages)
+        for stage_index in stage_indices:
+            stages[stage_index] = replace(stages[stage_index], n_steps=n_steps)
+        return replace(self, stages=stages)
+
     @contextmanager
     def in_subspace(self, stage_index: int, particles: Cloud) -> Iterator[Cloud]:
         """The particles in the subspace of a stage, to move in place in a `with` block.
@@ -300,7 +309,7 @@ class Step:
     steps_done: int  # steps done before, in all stages
     particles: Cloud  # in the subspace of the stage
     # In the whole space. If that is not the stage's, they follow when the stage ends.
-    particles_in_whole_space: Cloud
+    whole_particles: Cloud
 
     @property
     def stage(self) -> Stage:
@@ -409,7 +418,7 @@ class Step:
 
     def current_points(self) -> Tensor:
         """A copy of the particles (d, n) in the whole space, as they are now."""
-        x = self.particles_in_whole_space.x
+        x = self.whole_particles.x
         subspace = self.stage.subspace
         if subspace.is_whole:
             return x.clone()

@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 from models import LABELS, X, vectors
 from problems import clouds, gaussian
 from sliceflow import SlicedWassersteinFlow, VectorOptions, frames, metrics, transports
-from sliceflow.base.particle_allocation import ParticleAllocation
+from sliceflow.base.particle_allocation import allocate_particles
 from sliceflow.base.ranks import Communicator, Shard
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError
@@ -194,18 +194,16 @@ def test_a_rare_class_is_sampled_as_itself(n_rare, changes):
 def test_particle_conditions_have_the_datas_proportions(labels, m, sharing, seed):
     labels = np.array([0, 1, 2, 3, *labels])
     rows = vectors()._adapter().read(np.zeros((len(labels), 1)), labels)
-    particles = ParticleAllocation.in_proportion(
-        rows.conditions, m, sharing, Seed(seed)
-    )
+    particles = allocate_particles(rows.conditions, m, sharing, Seed(seed))
     counts = np.bincount(particles.kept_user_y, minlength=4)
     assert counts.sum() == m
     assert counts.min() >= 1
     assert np.abs(counts - m * np.bincount(labels) / len(labels)).max() <= 4
-    kept_y = particles.kept.y
+    kept_y = particles.kept_y
     assert np.array_equal(rows.y_encoder.decode(kept_y), particles.kept_user_y)
-    moved_y = particles.moved.y
+    moved_y = particles.y
     assert len(moved_y) >= 1990  # enough for a model, but for rounding
-    assert len(moved_y) == particles.moved.n
+    assert len(moved_y) == particles.n_moved
     if sharing == "separate":
         for c, points in enumerate(moved_y.class_slices.slices):
             assert (moved_y.values[points] == c).all()
@@ -215,19 +213,17 @@ def test_a_flow_that_ignores_y_does_not_see_it():
     """Users still get the conditions of their particles."""
     labels = np.arange(12) % 3
     rows = vectors()._adapter().read(np.zeros((12, 1)), labels)
-    ignored = ParticleAllocation.in_proportion(
-        rows.conditions, 24, "unconditional", Seed(0)
-    )
+    ignored = allocate_particles(rows.conditions, 24, "unconditional", Seed(0))
     assert np.bincount(ignored.kept_user_y).tolist() == [8, 8, 8]
-    assert ignored.moved.y is None
+    assert ignored.y is None
     assert ignored.row_y is None
     planned_fit = (
         vectors(amplifier=0).prepare(np.arange(24.0).reshape(12, 2), labels).planned_fit
     )
-    data = planned_fit.tune().training_vectors()
+    data = planned_fit.tune().training_data()
     assert planned_fit.allocation.row_y is None
     assert data.y is None
-    assert planned_fit.allocation.moved.y is None
+    assert planned_fit.allocation.y is None
 
 
 # Classes of their own
@@ -372,7 +368,7 @@ def test_ranks_use_all_points_whatever_the_limit_of_a_step():
     limited, whole = planned_fits
     assert limited.plan.nbytes == whole.plan.nbytes
     assert limited.plan.seconds == whole.plan.seconds
-    stage = limited.fit_flow_spec().stages[0]
+    stage = limited.training_spec(limited.training_data()).stages[0]
     assert stage.transport.noise_factors == (
         1 / limited.plan.n_moved_particles + 1 / 500,
     )

@@ -14,7 +14,8 @@ from sliceflow import SlicedWassersteinFlow, VectorOptions, frames, transports
 from sliceflow.engine.encoded_y import ClassIndices, ContinuousY
 from sliceflow.engine.frames import Axis, Orthogonal, Random, frame_bytes
 from sliceflow.errors import ParameterError
-from sliceflow.estimators.vectors.plan import choose_n_flow_knots, fit_bytes
+from sliceflow.estimators.vectors.costs import fit_bytes
+from sliceflow.estimators.vectors.plan import choose_n_flow_knots
 
 
 @given(st.integers(1, 40), st.integers(1, 5), st.integers(1, 4000), st.booleans())

@@ -211,16 +211,14 @@ def test_ranks_share_the_draws_of_all_rows():
     x, y = moons(100)
     flow = smoothed(m=300, n_steps=2)
     fit = flow.prepare(x, y).planned_fit.tune()
-    whole = fit.training_vectors()
-    rows = fit.rows
+    whole = fit.training_data()
+    draws_per_row = fit.plan.draws_per_row
     clouds = []
     for shard in (Shard(0, 30, 100), Shard(30, 70, 100)):
-        in_shard = dataclasses.replace(rows, X=rows.X[shard.slice], rank_shard=shard)
-        of_shard = dataclasses.replace(fit, rows=in_shard)
-        part = dataclasses.replace(whole, shard=of_shard.data_shard)
+        own_slice = shard.repeated(draws_per_row).slice
+        part = dataclasses.replace(whole, own_slice=own_slice)
         clouds.append(part.flow_cloud())
     of_all = whole.flow_cloud()
-    draws_per_row = fit.plan.draws_per_row
     assert [cloud.x.shape[1] for cloud in clouds] == [
         30 * draws_per_row,
         70 * draws_per_row,

@@ -21,9 +21,12 @@ from sliceflow.arrays import Mask
 from sliceflow.base.checkpoints import Checkpoints, FlowRun
 from sliceflow.base.distributed import across_ranks
 from sliceflow.base.flow_estimator import resumable_by, run_flow
-from sliceflow.base.particle_allocation import OwnParticles, ParticleAllocation
+from sliceflow.base.particle_allocation import (
+    ParticleAllocation,
+    allocate_particles,
+)
 from sliceflow.base.protocols import FitResult, ParticleResult
-from sliceflow.base.ranks import ONE_PROCESS, Communicator, Shard
+from sliceflow.base.ranks import ONE_PROCESS, Communicator
 from sliceflow.base.rows import Conditions
 from sliceflow.devices import require_memory
 from sliceflow.engine.clouds import Cloud
@@ -131,7 +134,13 @@ class PictureAdapter:
         )
 
         stores_maps = parameters.options.n_knots != 0
-        allocation = _allocate_particles(pictures, m, amplifier, seed, stores_maps)
+        allocation = allocate_particles(
+            pictures.conditions,
+            m,
+            resolve_map_sharing(amplifier, pictures.n_classes),
+            seed.child("conditions"),
+            stores_maps,
+        )
         known = None
         if parameters.known is not None:
             known = as_known(parameters.known, pictures.layout).copy()
@@ -167,7 +176,7 @@ class PlannedPictureFit:
         return replace(self, checkpoints=checkpoints)
 
     def run(self, listeners: Sequence[FlowListener]) -> FitResult[FittedPictures]:
-        """Choose where particles start, if that is open, move them, finish the fit.
+        """Choose where particles start, if that is open, and move them.
 
         The flow goes on where a checkpoint ended, if there is one.
         """
@@ -180,14 +189,11 @@ class PlannedPictureFit:
         mosaic_sources = None
         if self.plan.mosaic_size:
             mosaic_sources = stored_pictures(self.pictures, self.ranks)
-        own_particles = self.allocation.moved.own_part(self.ranks, self.pictures.device)
-        particle_rng = ParticleRng(
-            self.seed.child("particles"), own_particles.shard.first
-        )
-        particles = self.initial_particles(own_particles, mosaic_sources, particle_rng)
+        particle_rng = self.allocation.particle_rng(self.seed, self.ranks)
+        particles = self._initial_particles(mosaic_sources, particle_rng)
         with resumable_by(self.checkpoints):
             run = run_flow(
-                self.fit_flow_spec(),
+                self.training_spec(),
                 particles,
                 self.training_pictures().target(),
                 particle_rng,
@@ -219,11 +225,8 @@ class PlannedPictureFit:
         )
         return replace(tuned, plan=plan)
 
-    def initial_particles(
-        self,
-        own_particles: OwnParticles,
-        mosaic_sources: Tensor | None,
-        particle_rng: ParticleRng,
+    def _initial_particles(
+        self, mosaic_sources: Tensor | None, particle_rng: ParticleRng
     ) -> Cloud:
         """This rank's particles where the flow begins, with the pixels that are known.
 
@@ -231,26 +234,18 @@ class PlannedPictureFit:
         Without them, particles start as noise.
         """
         pictures = self.pictures
-        y = own_particles.y
+        n, y = self.allocation.own_part(self.ranks, pictures.device)
         assert y is None or isinstance(y, ClassIndices), "pictures have labels"
         mosaics = build_mosaics(
             self.plan, mosaic_sources, pictures.label_y, pictures.device
         )
-        x = initial_points(
-            self.plan,
-            mosaics,
-            own_particles.shard.count,
-            y,
-            particle_rng,
-            pictures.device,
-        )
+        x = initial_points(self.plan, mosaics, n, y, particle_rng, pictures.device)
         is_known = self._is_known()
         if is_known is not None:
-            completed = self._encode_to_complete(own_particles.shard)
-            x = torch.where(is_known, completed, x)
+            x = torch.where(is_known, self._encode_to_complete(), x)
         return Cloud(x, y)
 
-    def fit_flow_spec(self) -> FlowSpec:
+    def training_spec(self) -> FlowSpec:
         """The flow as it is fitted: its maps are shrunk, and fitted on all ranks.
 
         A model replays the plain flow of `PictureFlowBuilder.flow_spec`.
@@ -262,7 +257,7 @@ class PlannedPictureFit:
         factors = compute_noise_factors(
             plan.n_moved_particles,
             plan.n_pictures,
-            y_p=self.allocation.moved.y,
+            y_p=self.allocation.y,
             y_q=self.allocation.row_y,
             batch_size=plan.batch_size,
             distinct_share=distinct_share,
@@ -277,7 +272,7 @@ class PlannedPictureFit:
             self.known, self.pictures.device
         )
 
-    def _encode_to_complete(self, shard: Shard) -> Tensor:
+    def _encode_to_complete(self) -> Tensor:
         """The values (d, n) of the pictures that this rank's particles complete.
 
         Their known pixels do not move. Kept particles use each picture equally often,
@@ -285,6 +280,7 @@ class PlannedPictureFit:
         """
         pictures = self.pictures
         n_particles = self.plan.n_particles
+        shard = self.ranks.own_shard(self.plan.n_moved_particles)
         seed = self.seed.child("conditions")
         pictures_of_kept = balanced_indices(pictures.n_pictures, n_particles, seed)
         pictures_of_others = balanced_indices(
@@ -318,7 +314,7 @@ class PlannedPictureFit:
             mosaic_sources=mosaic_sources,
             device=self.pictures.device,
         )
-        x = allocation.kept_cloud(run.particles.x, self.ranks).x
+        x = allocation.kept_cloud(run.particles, self.ranks).x
         y = allocation.kept_user_y
         if y is not None:
             y = self.ranks.own_rows(y)
@@ -402,24 +398,6 @@ def _choose_n_clusters(
         return 1
     return choices.choose_n_clusters(
         parameters, m, pictures.n_pictures, pictures.layout.shape, pictures.device
-    )
-
-
-def _allocate_particles(
-    pictures: DevicePictures, m: int, amplifier: float, seed: Seed, stores_maps: bool
-) -> ParticleAllocation:
-    """Allocate m particles, with classes or clusters in the data's proportions.
-
-    `stores_maps` is whether the fit keeps its maps, to draw samples later.
-    """
-    if pictures.conditions is None:
-        return ParticleAllocation.without_y(m, stores_maps)
-    return ParticleAllocation.in_proportion(
-        pictures.conditions,
-        m,
-        resolve_map_sharing(amplifier, pictures.n_classes),
-        seed.child("conditions"),
-        stores_maps,
     )
 
 

@@ -233,7 +233,7 @@ def plan_pictures(
         ranks.size,
     )
     n_knots = choices.choose_n_picture_knots(
-        options.n_knots, allocation.kept.n, sharing, n_classes
+        options.n_knots, allocation.n_kept, sharing, n_classes
     )
     shrinkage = choices.choose_shrinkage(
         options.shrinkage,
@@ -247,8 +247,8 @@ def plan_pictures(
         n_pictures=pictures.n_pictures,
         layout=layout,
         mirror=pictures.has_mirror_images,
-        n_particles=allocation.kept.n,
-        n_moved_particles=allocation.moved.n,
+        n_particles=allocation.n_kept,
+        n_moved_particles=allocation.n_moved,
         condition_kind=_condition_kind(pictures, has_known),
         n_classes=n_classes,
         amplifier=amplifier,
@@ -268,8 +268,8 @@ def _n_points(n: int, allocation: ParticleAllocation, sharing: MapSharing) -> in
     if sharing == "separate":
         # Without particles that are added for the maps: `choose_amplifier` has decided
         # for separate maps by the same number.
-        return n + allocation.kept.n
-    return n + allocation.moved.n
+        return n + allocation.n_kept
+    return n + allocation.n_moved
 
 
 def _n_distinct_per_map(pictures: DevicePictures, sharing: MapSharing) -> float:

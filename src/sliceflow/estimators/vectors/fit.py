@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -18,15 +17,13 @@ from sliceflow.base.flow_estimator import (
     run_flow,
 )
 from sliceflow.base.particle_allocation import (
-    OwnParticles,
     ParticleAllocation,
-    ParticleGroup,
+    allocate_particles,
 )
 from sliceflow.base.protocols import FitResult, ParticleResult
-from sliceflow.base.ranks import ONE_PROCESS, Communicator, Shard
+from sliceflow.base.ranks import ONE_PROCESS, Communicator
 from sliceflow.base.rows import Conditions
 from sliceflow.base.vector_rows import VectorRows, read_vector_rows
-from sliceflow.devices import require_memory
 from sliceflow.engine.batches import (
     Batches,
     DataTarget,
@@ -36,31 +33,24 @@ from sliceflow.engine.batches import (
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import FlowY, SeparateClassIndices
 from sliceflow.engine.events import FlowListener, History
-from sliceflow.engine.flow import FlowSpec, ParticleRng, resolve_map_sharing
+from sliceflow.engine.flow import FlowSpec, MapSharing, replay, simulate
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import compute_noise_factors, shrunk_flow
-from sliceflow.engine.y_encoders import ClassEncoder
-from sliceflow.errors import CopyWarning, ParameterError
-from sliceflow.estimators.vectors.axis_steps import AxisSteps, FreshParticles
+from sliceflow.errors import CopyWarning
 from sliceflow.estimators.vectors.fitted import FittedVectors
+from sliceflow.estimators.vectors.fresh_particles import FreshParticles
 from sliceflow.estimators.vectors.local import PlannedLocalVectorFit
 from sliceflow.estimators.vectors.parameters import VectorParameters
 from sliceflow.estimators.vectors.plan import (
-    AXIS_TRANSPORT,
     VectorPlan,
-    fit_bytes,
-    max_directions_of_fit,
+    choose_map_sharing,
     plan_vectors,
     uses_local_conditions,
 )
 from sliceflow.estimators.vectors.scaling import ColumnScaler
-from sliceflow.estimators.vectors.smoother import Smoother
-from sliceflow.estimators.vectors.training_vectors import (
-    ScaledVectors,
-    TrainingVectors,
-)
+from sliceflow.estimators.vectors.training_data import ScaledRows, TrainingData
 from sliceflow.metrics.copying import describe_copying
 from sliceflow.neighbors.smoothing import choose_smoothing_bandwidth
 
@@ -103,72 +93,40 @@ class VectorAdapter:
         """Plan a fit of these rows; an error if that is impossible."""
         parameters = self.parameters
         n_ranks = self.ranks.size
+        conditions = rows.conditions
+        map_sharing: MapSharing = "unconditional"
         n_classes = 0
-        if rows.conditions is not None:
-            encoder = rows.conditions.encoder
+        if conditions is not None:
+            encoder = conditions.encoder
             if uses_local_conditions(encoder, parameters, n_ranks):
                 return PlannedLocalVectorFit.for_rows(
                     rows, parameters, seed, self.device
                 )
+            map_sharing = choose_map_sharing(encoder, parameters.amplifier, n_ranks)
             n_classes = rows.n_classes
         n_particles = choose_n_particles(
             parameters.n_particles, rows.n_all_rows, n_classes, n_ranks
         )
-        allocation = self._allocate_particles(
-            rows.conditions, n_particles, seed.child("conditions")
+        allocation = allocate_particles(
+            conditions, n_particles, map_sharing, seed.child("conditions")
         )
         plan = plan_vectors(rows, parameters, allocation, self.device, n_ranks)
-        self._require_memory(plan, len(rows.X))
-        scaled_vectors = ScaledVectors(
-            rows,
-            allocation.row_y,
-            self.ranks,
-            standardize=plan.standardize,
-            n_neighbors=plan.options.n_neighbors,
-        )
+        plan.require_memory()
         return PlannedVectorFit(
-            plan, rows, seed, self.ranks, self.device, allocation, scaled_vectors
+            plan=plan,
+            rows=rows,
+            seed=seed,
+            ranks=self.ranks,
+            device=self.device,
+            allocation=allocation,
+            scaled_rows=ScaledRows(
+                rows,
+                allocation.row_y,
+                self.ranks,
+                standardize=plan.standardize,
+                n_neighbors=plan.options.n_neighbors,
+            ),
         )
-
-    def _allocate_particles(
-        self, conditions: Conditions | None, n_particles: int, seed: Seed
-    ) -> ParticleAllocation:
-        """The particles of a flow, with y in the proportions of the rows.
-
-        Raises a `ParameterError` if every class must have its own maps but cannot.
-        """
-        if conditions is None:
-            return ParticleAllocation.without_y(n_particles, stores_maps=True)
-        xi = self.parameters.amplifier
-        sharing = resolve_map_sharing(xi, conditions.encoder.condition_dim)
-        if sharing == "separate" and not isinstance(conditions.encoder, ClassEncoder):
-            fact = "fits each class separately, but y is continuous"
-            hint = "use a finite amplifier, or labels (n,)"
-            raise ParameterError("amplifier", xi, fact, hint)
-        if sharing == "separate" and self.ranks.size > 1:
-            fact = "fits each class separately, which several ranks cannot do"
-            hint = "use a finite amplifier, or one process"
-            raise ParameterError("amplifier", xi, fact, hint)
-        return ParticleAllocation.in_proportion(
-            conditions, n_particles, sharing, seed, stores_maps=True
-        )
-
-    def _require_memory(self, plan: VectorPlan, n_shard: int) -> None:
-        """Raise a `NotEnoughMemoryError` if the device cannot hold the fit.
-
-        This rank has `n_shard` rows.
-        """
-        m_shard = self.ranks.own_shard(plan.n_moved_particles).count
-        n_directions = max_directions_of_fit(plan.frame_kind, plan.n_columns)
-        what = (
-            f"{m_shard} moving particles, for n_particles={plan.n_particles}, "
-            f"{n_shard} rows of {plan.n_columns} columns and up to {n_directions} "
-            "directions need"
-        )
-        hint = (
-            "lower n_particles, the number of columns, directions or bins, or n_knots"
-        )
-        require_memory(fit_bytes(plan, n_shard, m_shard), self.device, what, hint)
 
 
 def describe_y(y: NDArray[Any] | None) -> str:
@@ -191,7 +149,7 @@ class PlannedVectorFit:
     ranks: Communicator
     device: torch.device
     allocation: ParticleAllocation
-    scaled_vectors: ScaledVectors  # the rows in the flow's units
+    scaled_rows: ScaledRows
     checkpoints: Checkpoints | None = None
 
     def with_checkpoints(self, checkpoints: Checkpoints) -> PlannedVectorFit:
@@ -204,7 +162,12 @@ class PlannedVectorFit:
         The flow goes on where a checkpoint ended, if there is one. Its steps move
         particles along all directions, and axis steps then along each column.
         """
-        return self.tune(listeners)._run_tuned(listeners)
+        tuned = self.tune(listeners)
+        data = tuned.training_data()
+        with resumable_by(self.checkpoints):
+            run = tuned._run_flow(data, listeners)
+            kept, model_steps = tuned._run_axis_steps(data, run)
+            return tuned._result(kept, model_steps, run.history)
 
     def tune(self, listeners: Sequence[FlowListener] = ()) -> PlannedVectorFit:
         """This fit with the bandwidth chosen, if it is "auto".
@@ -213,115 +176,60 @@ class PlannedVectorFit:
         """
         if self.plan.bandwidth is not None:
             return self
-        bandwidth = choose_smoothing_bandwidth(self.scaled_vectors.neighbors)
+        bandwidth = choose_smoothing_bandwidth(self.scaled_rows.neighbors)
         bandwidth = self.ranks.broadcast(bandwidth)
         return replace(self, plan=replace(self.plan, bandwidth=bandwidth))
 
-    def _run_tuned(self, listeners: Sequence[FlowListener]) -> FitResult[FittedVectors]:
-        """Move the particles onto the data, and make their columns exact."""
-        training = self.training_vectors()
-        with resumable_by(self.checkpoints):
-            run = self._run_flow(training, listeners)
-            kept_cloud, model_steps = self._run_axis_steps(training, run)
-            return self._result(kept_cloud, model_steps, run.history)
+    def training_data(self) -> TrainingData:
+        """The data of a tuned fit."""
+        plan = self.plan
+        assert plan.bandwidth is not None, "a tuned fit has a bandwidth"
+        return TrainingData(
+            scaled_rows=self.scaled_rows,
+            bandwidth=plan.bandwidth,
+            draws_per_row=plan.draws_per_row,
+            own_slice=self.rows.shard.repeated(plan.draws_per_row).slice,
+            seed=self.seed.child("smoothing"),
+            device=self.device,
+        )
 
     def _run_flow(
-        self, training: TrainingVectors, listeners: Sequence[FlowListener]
+        self, data: TrainingData, listeners: Sequence[FlowListener]
     ) -> FlowRun:
         """Move particles from random places along all directions."""
-        own_particles = self.allocation.moved.own_part(self.ranks, self.device)
-        particle_rng = ParticleRng(
-            self.seed.child("particles"), own_particles.shard.first
+        plan = self.plan
+        n, y = self.allocation.own_part(self.ranks, self.device)
+        x = torch.empty((plan.n_columns, n), dtype=plan.torch_dtype, device=self.device)
+        particle_rng = self.allocation.particle_rng(self.seed, self.ranks)
+        particles = Cloud(particle_rng.fill(x, "start"), y)
+        target = DataTarget(
+            load_data=lambda step: data.flow_cloud(),
+            make_batches=lambda: self._make_batches(
+                data, self.allocation.n_moved, self.allocation.y, plan.batch_size
+            ),
         )
         return run_flow(
-            self.fit_flow_spec(),
-            self.initial_particles(own_particles, particle_rng),
-            self.target(training),
+            self.training_spec(data),
+            particles,
+            target,
             particle_rng,
-            stage_indices=self.plan.flow_stage_indices,
+            stage_indices=plan.flow_stage_indices,
             listeners=listeners,
             ranks=self.ranks,
             checkpoints=self.checkpoints,
         )
 
-    def _run_axis_steps(
-        self, training: TrainingVectors, run: FlowRun
-    ) -> tuple[Cloud, list[ModelStep]]:
-        """The kept particles of this rank and the model's steps, after axis steps.
-
-        These are fitted twice: to the kept particles, which end exact, and for the
-        model to fresh ones, which the flow has not been fitted to. Without axis steps,
-        both are those of the flow.
-        """
-        allocation = self.allocation
-        kept_cloud = allocation.kept_cloud(run.particles.x, self.ranks)
-        if not self.plan.axis_stage_indices:
-            return kept_cloud, run.state.model_steps
-        axis_steps = self.make_axis_steps(training)
-        n_axis_steps = axis_steps.move_kept_particles(kept_cloud, allocation.kept, run)
-        fresh = FreshParticles.draw(
-            self.plan, allocation.row_y, self.seed, self.ranks, self.device
-        )
-        model_steps = axis_steps.fit_to_fresh_particles(
-            fresh, run.state.model_steps, n_axis_steps
-        )
-        return kept_cloud, model_steps
-
-    def training_vectors(self) -> TrainingVectors:
-        """The data of a tuned fit: the rows in the flow's units, or draws of them."""
-        plan = self.plan
-        assert plan.bandwidth is not None, "a tuned fit has a bandwidth"
-        scaled_vectors = self.scaled_vectors
-        smoother = None
-        if plan.bandwidth > 0 or plan.draws_per_row > 1:
-            smoother = Smoother(
-                plan.bandwidth, scaled_vectors.all_rows, scaled_vectors.neighbors
-            )
-        return TrainingVectors(
-            scaled_vectors=scaled_vectors,
-            smoother=smoother,
-            draws_per_row=plan.draws_per_row,
-            y=self.data_y,
-            shard=self.data_shard,
-            seed=self.seed.child("smoothing"),
-            device=self.device,
-        )
-
-    @cached_property
-    def data_y(self) -> FlowY | None:
-        """The y of the data of all ranks: that of each row, once for each draw."""
-        row_y = self.allocation.row_y
-        if row_y is None:
-            return None
-        row_indices = torch.arange(len(row_y))
-        return row_y.take(row_indices.repeat_interleave(self.plan.draws_per_row))
-
-    @property
-    def data_shard(self) -> Shard:
-        """Which of the data of all ranks this rank has."""
-        return self.rows.shard.repeated(self.plan.draws_per_row)
-
-    def initial_particles(
-        self, own_particles: OwnParticles, particle_rng: ParticleRng
-    ) -> Cloud:
-        """This rank's particles at random places, where the flow begins."""
-        plan = self.plan
-        shape = (plan.n_columns, own_particles.shard.count)
-        x = torch.empty(shape, dtype=plan.torch_dtype, device=self.device)
-        particle_rng.fill(x, "start")
-        return Cloud(x, own_particles.y)
-
-    def fit_flow_spec(self) -> FlowSpec:
+    def training_spec(self, data: TrainingData) -> FlowSpec:
         """The flow as it is fitted: maps are shrunk, and solved for on all ranks."""
         plan = self.plan
-        spec = plan.flow_spec(self.seed, self.device)
+        spec = plan.replay_spec(self.seed, self.device)
         if plan.options.shrinkage:
             # One for each class: the noise of its maps is proportional to it.
             factors = compute_noise_factors(
                 plan.n_moved_particles,
-                plan.n_rows * plan.draws_per_row,
-                y_p=self.allocation.moved.y,
-                y_q=self.data_y,
+                data.n,
+                y_p=self.allocation.y,
+                y_q=data.y,
                 batch_size=plan.batch_size,
                 distinct_share=1 / plan.draws_per_row,
             )
@@ -330,50 +238,94 @@ class PlannedVectorFit:
             spec = across_ranks(spec, self.ranks)
         return spec
 
-    def target(self, training: TrainingVectors) -> DataTarget:
-        """What the particles move onto: rows are drawn when the first step begins."""
-        return DataTarget(
-            load_data=lambda step: training.flow_cloud(),
-            make_batches=lambda: self._make_batches(
-                self.allocation.moved, self.plan.batch_size
-            ),
-        )
+    def _run_axis_steps(
+        self, data: TrainingData, run: FlowRun
+    ) -> tuple[Cloud, list[ModelStep]]:
+        """This rank's kept particles, and the steps of the model, with axis steps.
 
-    def make_axis_steps(self, training: TrainingVectors) -> AxisSteps:
-        """The axis steps of the flow, on all ranks. Their data are drawn here."""
-        spec = self.plan.flow_spec(self.seed, self.device)
-        return AxisSteps(
-            across_ranks(spec, self.ranks),
-            self.plan.axis_stage_indices,
-            training.axis_cloud(),
-            make_batches=partial(
-                self._make_batches, batch_size=AXIS_TRANSPORT.batch_size
-            ),
+        Axis steps are fitted twice, each time from where the flow ended, because the
+        flow places the particles that it was fitted to better than fresh ones. The kept
+        particles get maps of their own, which no model stores. The maps of the model
+        are fitted to fresh particles, such as its samples are.
+
+        Checkpoints do not see axis steps, which are few: a fit that is resumed after
+        its flow does them again.
+        """
+        kept = self.allocation.kept_cloud(run.particles, self.ranks)
+        flow_steps = run.state.model_steps
+        if not self.plan.axis_stage_indices:
+            return kept, flow_steps
+        spec = self.plan.replay_spec(self.seed, self.device)
+        spec = across_ranks(spec, self.ranks)
+        data_cloud = data.axis_cloud()
+
+        batches = self._make_batches(
+            data, self.plan.n_particles, self.allocation.kept_y
         )
+        target = DataTarget.from_cloud(data_cloud, batches)
+        n_axis_steps = self._move_along_axes(spec, kept, target, run)
+
+        fresh = FreshParticles.draw(
+            self.plan, self.allocation.row_y, self.seed, self.ranks, self.device
+        )
+        replay(spec, flow_steps, fresh.cloud, fresh.particle_rng)
+        batches = self._make_batches(data, fresh.n, fresh.y)
+        axis_steps = simulate(
+            spec.with_n_steps(self.plan.axis_stage_indices, n_axis_steps),
+            fresh.cloud.sorted_by_class(),
+            DataTarget.from_cloud(data_cloud, batches),
+            stage_indices=self.plan.axis_stage_indices,
+        )
+        return kept, [*flow_steps, *axis_steps]
+
+    def _move_along_axes(
+        self, spec: FlowSpec, kept: Cloud, target: DataTarget, run: FlowRun
+    ) -> int:
+        """Make the columns of the kept particles exact, in place.
+
+        Steps and seconds of the flow are counted on. Returns the number of axis steps:
+        a listener may end them early.
+        """
+        stages = [replace(stage, stores_maps=False) for stage in spec.stages]
+        spec = replace(spec, stages=stages)
+        state = replace(run.state)  # a copy
+        with kept.in_class_order() as (ordered, _):
+            simulate(
+                spec,
+                ordered,
+                target,
+                stage_indices=self.plan.axis_stage_indices,
+                listeners=run.listeners,
+                state=state,
+            )
+        return state.steps_done - run.state.steps_done
 
     def _make_batches(
-        self, particles: ParticleGroup, batch_size: int | None
+        self,
+        data: TrainingData,
+        n_particles: int,
+        y_p: FlowY | None,
+        batch_size: int | None = None,
     ) -> Batches:
-        """Divide particles and the data into batches for the steps of a stage.
+        """Divide particles and data into batches for the steps of a stage.
 
-        A step takes at most `batch_size` of both.
+        A step takes at most `batch_size` of both; None is all. `y_p` is that of the
+        `n_particles` of all ranks.
         """
-        y_q = self.data_y
         if self.ranks.size > 1:
-            if particles.y is None or y_q is None:
+            if y_p is None or data.y is None:
                 return Batches()
-            own_data = self.data_shard.slice
             return make_weighted_batches(
-                own_data, self.device, y_p=particles.y, y_q=y_q
+                data.own_slice, self.device, y_p=y_p, y_q=data.y
             )
         return make_batches(
-            particles.n,
-            self.plan.n_rows * self.plan.draws_per_row,
+            n_particles,
+            data.n,
             batch_size,
             self.seed.child("flow", "batches"),
             self.device,
-            y_p=particles.y,
-            y_q=y_q,
+            y_p=y_p,
+            y_q=data.y,
         )
 
     def _result(
@@ -390,7 +342,7 @@ class PlannedVectorFit:
 
     def _fitted_vectors(self, model_steps: Sequence[ModelStep]) -> FittedVectors:
         """Make the fitted model of its steps."""
-        scalers_by_class = self.scaled_vectors.scalers_by_class
+        scalers_by_class = self.scaled_rows.scalers_by_class
         scaler = scalers_by_class[0]
         class_scalers: tuple[ColumnScaler, ...] = ()
         if self.plan.n_separate_classes:
@@ -415,13 +367,13 @@ class PlannedVectorFit:
         """
         if self.ranks.size > 1:
             return None
-        scaled_rows = self.scaled_vectors.own_rows
-        pairs = [(scaled_rows, kept.x.T)]
+        scaled = self.scaled_rows.own_rows
+        pairs = [(scaled, kept.x.T)]
         row_y = self.allocation.row_y
         if isinstance(row_y, SeparateClassIndices) and kept.y is not None:
             pairs = []
             for c in range(row_y.n_classes):
-                rows_of_class = scaled_rows[row_y.values == c]
+                rows_of_class = scaled[row_y.values == c]
                 kept_of_class = kept.x[:, kept.y.values == c]
                 pairs.append((rows_of_class, kept_of_class.T))
         evidence = describe_copying(pairs)

@@ -1,7 +1,7 @@
 """The plan of a fit of vectors: all parameters, and what "auto" means for the rows.
 
 Only how far rows are spread is chosen later, by `PlannedVectorFit.tune`, with which a
-fit begins: that takes a search for neighbors. What a fit costs stands at the end.
+fit begins: that takes a search for neighbors.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from sliceflow.base.fit_plan import FitPlan
 from sliceflow.base.particle_allocation import ParticleAllocation
 from sliceflow.base.presets import N_DIRECTIONS
 from sliceflow.base.vector_rows import VectorRows
-from sliceflow.devices import max_projection_bytes
+from sliceflow.devices import max_projection_bytes, require_memory
 from sliceflow.engine import frames
-from sliceflow.engine.compression import MAX_JUMPS
 from sliceflow.engine.encoded_y import (
     ClassIndices,
     ContinuousY,
@@ -28,7 +27,7 @@ from sliceflow.engine.encoded_y import (
     SeparateClassIndices,
 )
 from sliceflow.engine.flow import FlowSpec, MapSharing, resolve_map_sharing
-from sliceflow.engine.frames import FrameKind, StorableFrameKind, frame_bytes
+from sliceflow.engine.frames import FrameKind, StorableFrameKind
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import (
@@ -45,6 +44,7 @@ from sliceflow.engine.y_encoders import (
     MixedEncoder,
 )
 from sliceflow.errors import DataError, ParameterError
+from sliceflow.estimators.vectors import costs
 from sliceflow.estimators.vectors.parameters import (
     FRAME_KINDS,
     FrameName,
@@ -221,8 +221,11 @@ class VectorPlan(BaseVectorPlan):
         n_axis_stages = 1 if self.options.n_axis_steps else 0
         return range(n_flow_stages, n_flow_stages + n_axis_stages)
 
-    def flow_spec(self, seed: Seed, device: torch.device) -> FlowSpec:
-        """The whole flow, with the axis steps, as samples replay it."""
+    def replay_spec(self, seed: Seed, device: torch.device) -> FlowSpec:
+        """The whole flow, with the axis steps, as samples replay it.
+
+        A fit trains it with other transports: see `PlannedVectorFit.training_spec`.
+        """
         return FlowSpec(
             self.stages(),
             seed.child("flow"),
@@ -284,18 +287,38 @@ class VectorPlan(BaseVectorPlan):
     @property
     def nbytes(self) -> int:
         """Memory of the fit on each device, without the input data."""
-        n_shard = math.ceil(self.n_rows / self.n_ranks)
-        return fit_bytes(
-            self, n_shard, math.ceil(self.n_moved_particles / self.n_ranks)
+        return costs.fit_bytes(self, self.n_rows_per_rank, self.n_moved_per_rank)
+
+    def require_memory(self) -> None:
+        """Raise a `NotEnoughMemoryError` if the device cannot hold the fit."""
+        n_directions = costs.max_directions_of_fit(self.frame_kind, self.n_columns)
+        what = (
+            f"{self.n_moved_per_rank} moving particles, for "
+            f"n_particles={self.n_particles}, {self.n_rows_per_rank} rows of "
+            f"{self.n_columns} columns and up to {n_directions} directions need"
         )
+        hint = (
+            "lower n_particles, the number of columns, directions or bins, or n_knots"
+        )
+        require_memory(self.nbytes, torch.device(self.device), what, hint)
+
+    @property
+    def n_rows_per_rank(self) -> int:
+        """The rows of the rank that has the most, if they are divided equally."""
+        return math.ceil(self.n_rows / self.n_ranks)
+
+    @property
+    def n_moved_per_rank(self) -> int:
+        """The moving particles of the rank that has the most."""
+        return math.ceil(self.n_moved_particles / self.n_ranks)
 
     @property
     def seconds(self) -> float:
         """About the time of a fit: that of the projections of all ranks."""
-        nanoseconds = NANOSECONDS_PER_VALUE
+        nanoseconds = costs.NANOSECONDS_PER_VALUE
         if isinstance(self.transport, PaperTransport):
-            nanoseconds = NANOSECONDS_PER_VALUE_OF_PAPER
-        return self.seconds_for(n_projected_values(self), nanoseconds)
+            nanoseconds = costs.NANOSECONDS_PER_VALUE_OF_PAPER
+        return self.seconds_for(costs.n_projected_values(self), nanoseconds)
 
 
 def plan_vectors(
@@ -328,12 +351,12 @@ def plan_vectors(
 
     frame_kind = choose_frame_kind(parameters.frame, n_columns, n_ranks)
     n_fresh_particles = choose_n_fresh_particles(
-        allocation.moved.n, frame_kind, n_columns, options.n_axis_steps
+        allocation.n_moved, frame_kind, n_columns, options.n_axis_steps
     )
     n_flow_knots = int(options.n_knots)
-    if allocation.map_sharing == "shared":
+    if resolve_map_sharing(amplifier, condition_dim) == "shared":
         require_steps_that_see_y(frame_kind, parameters, rows)
-        n_flow_knots = choose_n_flow_knots(n_flow_knots, allocation.moved.y)
+        n_flow_knots = choose_n_flow_knots(n_flow_knots, allocation.y)
     smoothing = choose_smoothing(options.smoothing, rows, allocation)
     transport = resolve_transport(
         parameters.transport,
@@ -348,8 +371,8 @@ def plan_vectors(
         n_rows=rows.n_all_rows,
         n_columns=n_columns,
         dtype=rows.dtype,
-        n_particles=allocation.kept.n,
-        n_moved_particles=allocation.moved.n,
+        n_particles=allocation.n_kept,
+        n_moved_particles=allocation.n_moved,
         n_fresh_particles=n_fresh_particles,
         condition_kind=condition_kind,
         condition_dim=condition_dim,
@@ -377,7 +400,7 @@ def _require_settings_for_y(
         fact = "needs continuous columns in y"
         raise ParameterError("condition_mode", mode, fact, "pass y of shape (n, l)")
     shrinkage = parameters.options.shrinkage
-    if shrinkage and isinstance(allocation.moved.y, ContinuousY):
+    if shrinkage and isinstance(allocation.y, ContinuousY):
         fact = "does not work with a continuous y"
         raise ParameterError("shrinkage", shrinkage, fact, "set it to 0")
 
@@ -409,6 +432,25 @@ def uses_local_conditions(
     return is_local
 
 
+def choose_map_sharing(
+    encoder: ConditionEncoder, amplifier: float, n_ranks: int
+) -> MapSharing:
+    """What a flow does with this kind of y, for its amplifier ξ.
+
+    Raises a `ParameterError` if every class must have its own maps but cannot.
+    """
+    sharing = resolve_map_sharing(amplifier, encoder.condition_dim)
+    if sharing == "separate" and not isinstance(encoder, ClassEncoder):
+        fact = "fits each class separately, but y is continuous"
+        hint = "use a finite amplifier, or labels (n,)"
+        raise ParameterError("amplifier", amplifier, fact, hint)
+    if sharing == "separate" and n_ranks > 1:
+        fact = "fits each class separately, which several ranks cannot do"
+        hint = "use a finite amplifier, or one process"
+        raise ParameterError("amplifier", amplifier, fact, hint)
+    return sharing
+
+
 def points_per_map(allocation: ParticleAllocation, n_rows: int, n_data: int) -> int:
     """The particles and the data to which a map is fitted.
 
@@ -416,12 +458,12 @@ def points_per_map(allocation: ParticleAllocation, n_rows: int, n_data: int) -> 
     are the draws of all `n_rows` rows, or the rows themselves.
     """
     row_y = allocation.row_y
-    moved_y = allocation.moved.y
+    moved_y = allocation.y
     if not (
         isinstance(row_y, SeparateClassIndices)
         and isinstance(moved_y, SeparateClassIndices)
     ):
-        return allocation.moved.n + n_data
+        return allocation.n_moved + n_data
     sizes_p = moved_y.sizes(row_y.n_classes)
     sizes_q = row_y.sizes(row_y.n_classes)
     return int((sizes_p + n_data / n_rows * sizes_q).max())
@@ -506,7 +548,7 @@ def choose_smoothing(
     if bandwidth == 0:
         return SmoothingChoice(bandwidth, reason, draws_per_row=1, n_data=n_rows)
     # In all there are as many draws as particles.
-    n_particles = allocation.moved.n
+    n_particles = allocation.n_moved
     draws_per_row = max(1, round(n_particles / n_rows))
     return SmoothingChoice(bandwidth, reason, draws_per_row, max(n_rows, n_particles))
 
@@ -547,113 +589,5 @@ def choose_n_fresh_particles(
     """Fresh particles to which the model's axis steps in d columns are fitted."""
     if n_axis_steps == 0:
         return 0
-    affordable = MAX_FRESH_PROJECTIONS // max_directions_of_fit(frame_kind, d)
+    affordable = MAX_FRESH_PROJECTIONS // costs.max_directions_of_fit(frame_kind, d)
     return max(n_moved_particles, min(MAX_FRESH_PARTICLES, affordable))
-
-
-def max_directions_of_fit(kind: FrameKind, d: int) -> int:
-    """The most directions of a step in d columns, by such a frame or along the axes."""
-    return max(kind.max_directions(d), d)
-
-
-# What a fit costs, in bytes and in projected values.
-
-# Both counts, values, and smoothing.
-BYTES_PER_BIN = 72
-# Nanoseconds for each projected value of a step, on one thread of a CPU or on one GPU:
-# rough, since they depend on the machine.
-NANOSECONDS_PER_VALUE = {"cpu": 60.0, "cuda": 1.0}
-# The paper's interpolation looks values up in both sorted samples, which took 2 to 2.5
-# times as long on an x86-64 CPU.
-NANOSECONDS_PER_VALUE_OF_PAPER = {"cpu": 140.0, "cuda": 2.0}
-# In more columns, projecting costs more than sorting or counting.
-COLUMNS_OF_CHEAP_PROJECTION = 100
-# The time of a value that a finished map moves, as a share of that of a step, which
-# also sorts or counts it. Such values took 7 to 34 ns in 2 to 200 columns, on one
-# thread of an x86-64 CPU; .4 stands for 24 ns.
-COST_OF_REPLAYED_VALUE = 0.4
-
-
-def fit_bytes(plan: VectorPlan, n: int, m: int) -> int:
-    """Peak memory of a fit on a rank with n rows and m particles of the flow.
-
-    It holds points, the maps of the model, and the work of what needs most: drawing
-    smoothed data, a step, or where the particles start.
-    """
-    d = plan.n_columns
-    itemsize = plan.torch_dtype.itemsize
-    n_data = n * plan.draws_per_row
-    m_fresh = math.ceil(plan.n_fresh_particles / plan.n_ranks)
-    point_bytes = itemsize * d * (m + m_fresh + n_data)
-    smoothing_bytes = 0
-    if plan.bandwidth != 0:
-        draw_bytes = 4 * 8 * d * plan.n_rows * plan.draws_per_row
-        smoothing_bytes = draw_bytes + 8 * plan.options.n_neighbors * plan.n_rows
-    start_bytes = (16 + itemsize) * d * m
-    work_bytes = max(step_bytes(plan, n_data, m, m_fresh), smoothing_bytes, start_bytes)
-    return point_bytes + model_bytes(plan, m) + work_bytes
-
-
-def step_bytes(plan: VectorPlan, n_data: int, m: int, m_fresh: int) -> int:
-    """Memory that the largest step works with, of the flow or along the axes.
-
-    It sorts projections, with their order, knots, values and thinning, or it counts
-    them in bins.
-    """
-    d = plan.n_columns
-    itemsize = plan.torch_dtype.itemsize
-    bytes_per_sorted = 16 + 8 * itemsize
-    bytes_per_counted = 3 * itemsize
-
-    h = max_directions_of_fit(plan.frame_kind, d)
-    n_projected = m + n_data
-    if plan.batch_size is not None:
-        n_projected = min(m, plan.batch_size) + min(n_data, plan.batch_size)
-    flow_bytes = h * bytes_per_sorted * n_projected
-    if isinstance(plan.transport, HistogramTransport):
-        n_bins = plan.transport.n_bins * max(1, plan.n_separate_classes)
-        flow_bytes = h * (bytes_per_counted * n_projected + BYTES_PER_BIN * n_bins)
-
-    axis_bytes = 0
-    if m_fresh:
-        # One process sorts columns in the axis steps, but ranks count their parts.
-        bytes_per_value = bytes_per_sorted if plan.n_ranks == 1 else bytes_per_counted
-        axis_bytes = bytes_per_value * d * (n_data + m_fresh)
-    drawn_bytes = 0
-    if plan.n_steps:
-        drawn_bytes = frame_bytes(plan.frame_kind, d, plan.condition_dim, itemsize)
-    return max(flow_bytes, axis_bytes) + drawn_bytes
-
-
-def model_bytes(plan: VectorPlan, m: int) -> int:
-    """Memory of the maps of a model that is fitted to m particles."""
-    max_knots = m
-    if isinstance(plan.transport, HistogramTransport):
-        max_knots = min(m, plan.transport.n_bins)
-    h = max_directions_of_fit(plan.frame_kind, plan.n_columns)
-    n_flow_knots = min(plan.n_flow_knots, max_knots) * h * plan.n_steps
-    axis_knots = min(plan.options.n_knots + 3 * MAX_JUMPS, m)
-    n_axis_knots = axis_knots * plan.n_columns * plan.options.n_axis_steps
-    n_knots = (n_flow_knots + n_axis_knots) * max(1, plan.n_separate_classes)
-    return 2 * plan.torch_dtype.itemsize * n_knots  # knots and their values
-
-
-def n_projected_values(plan: VectorPlan) -> int:
-    """The projected values of all steps, of all ranks, as if each were of the flow.
-
-    After the flow, fresh particles are moved by its maps, and the kept and the fresh
-    particles each have axis steps.
-    """
-    n_data = plan.n_rows * plan.draws_per_row
-    n_projected = plan.n_moved_particles + n_data
-    if plan.batch_size is not None:
-        n_projected = min(plan.n_moved_particles, plan.batch_size)
-        n_projected += min(n_data, plan.batch_size)
-    n_directions = max_directions_of_fit(plan.frame_kind, plan.n_columns)
-    n_values = n_directions * plan.n_steps * n_projected
-    if plan.n_fresh_particles:
-        n_replayed = n_directions * plan.n_steps * plan.n_fresh_particles
-        n_axis_points = plan.n_particles + plan.n_fresh_particles + 2 * n_data
-        n_axis_values = plan.n_columns * plan.options.n_axis_steps * n_axis_points
-        n_values += round(COST_OF_REPLAYED_VALUE * n_replayed) + n_axis_values
-    return n_values * max(1, plan.n_columns // COLUMNS_OF_CHEAP_PROJECTION)

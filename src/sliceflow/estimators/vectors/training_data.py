@@ -1,9 +1,9 @@
 """The data of a fit of vectors: its rows in the flow's units, or draws along them.
 
-`ScaledVectors` are the rows, with their neighbors, along which `TrainingVectors` draws
-more. Both are made when they are needed. Draws are made only when a step needs data,
-and those for the axis steps when these begin. So memory holds the data of one stage at
-a time.
+`ScaledRows` are the rows, with their neighbors, along which `TrainingData` draws more.
+Both are made when they are needed. Draws are made only when a step needs data, and
+those for the axis steps when these begin. So memory holds the data of one stage at a
+time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.base.ranks import Communicator, Shard
+from sliceflow.base.ranks import Communicator
 from sliceflow.base.vector_rows import VectorRows
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import (
@@ -33,7 +33,7 @@ from sliceflow.neighbors.smoothing import ClassNeighbors, find_class_neighbors
 
 
 @dataclass(frozen=True, eq=False)
-class ScaledVectors:
+class ScaledRows:
     """The rows of a fit in the units in which particles move, and their neighbors."""
 
     rows: VectorRows  # in the user's units
@@ -79,52 +79,73 @@ class ScaledVectors:
         return find_class_neighbors(self.all_rows, self.row_y, self.n_neighbors)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class TrainingVectors:
-    """The data onto which the particles of a fit move.
+@dataclass(frozen=True, eq=False)
+class TrainingData:
+    """The data onto which the particles of a fit move: its rows, or draws of them.
 
     Attributes
     ----------
-    scaled_vectors : the rows in the flow's units
-    smoother : draws around the rows of all ranks; None to fit the rows themselves
-    draws_per_row : how often each row is drawn; 1 for the rows themselves
-    y : of the data of all ranks; None if the flow ignores it
-    shard : which of the data of all ranks this rank has
+    scaled_rows : the rows in the flow's units
+    bandwidth : how far draws are spread around their rows; 0 does not spread them
+    draws_per_row : how often each row is drawn; 1 without spread is the rows themselves
+    own_slice : which of the data of all ranks this rank has
     seed : of the draws
     device : where the flow runs
     """
 
-    scaled_vectors: ScaledVectors
-    smoother: Smoother | None
+    scaled_rows: ScaledRows
+    bandwidth: float
     draws_per_row: int
-    y: FlowY | None
-    shard: Shard
+    own_slice: slice
     seed: Seed
     device: torch.device
 
+    @cached_property
+    def y(self) -> FlowY | None:
+        """The y of the data of all ranks: that of each row, once for each draw."""
+        row_y = self.scaled_rows.row_y
+        if row_y is None:
+            return None
+        row_indices = torch.arange(len(row_y))
+        return row_y.take(row_indices.repeat_interleave(self.draws_per_row))
+
+    @property
+    def n(self) -> int:
+        """The number of data of all ranks."""
+        return self.scaled_rows.rows.n_all_rows * self.draws_per_row
+
     def flow_cloud(self) -> Cloud:
         """This rank's data for the steps of the flow."""
-        if self.smoother is None:
-            return self._cloud(self.scaled_vectors.own_rows)
-        draws = self.smoother.draw_for_flow(self.draws_per_row, self.seed)
-        return self._cloud(draws[self.shard.slice])
+        if self._smoother is None:
+            return self._cloud(self.scaled_rows.own_rows)
+        draws = self._smoother.draw_for_flow(self.draws_per_row, self.seed)
+        return self._cloud(draws[self.own_slice])
 
     def axis_cloud(self) -> Cloud:
         """This rank's data for the axis steps; see `Smoother.draw_for_axes`."""
-        if self.smoother is None:
-            return self._cloud(self.scaled_vectors.own_rows)
+        if self._smoother is None:
+            return self._cloud(self.scaled_rows.own_rows)
         heavy_tails = [
-            scaler.heavy_tailed for scaler in self.scaled_vectors.scalers_by_class
+            scaler.heavy_tailed for scaler in self.scaled_rows.scalers_by_class
         ]
         spread_columns = torch.from_numpy(np.any(heavy_tails, axis=0))
-        draws = self.smoother.draw_for_axes(
+        draws = self._smoother.draw_for_axes(
             self.draws_per_row, self.seed, spread_columns
         )
-        return self._cloud(draws[self.shard.slice])
+        return self._cloud(draws[self.own_slice])
+
+    @cached_property
+    def _smoother(self) -> Smoother | None:
+        """What draws around the rows of all ranks; None to fit the rows themselves."""
+        if self.bandwidth == 0 and self.draws_per_row == 1:
+            return None
+        return Smoother(
+            self.bandwidth, self.scaled_rows.all_rows, self.scaled_rows.neighbors
+        )
 
     def _cloud(self, rows: Tensor) -> Cloud:
         """This rank's data (n, d), in the flow's units, with their y."""
         y = None
         if self.y is not None:
-            y = self.y.take(self.shard.slice)
+            y = self.y.take(self.own_slice)
         return Cloud.from_rows(rows, y, self.device)
