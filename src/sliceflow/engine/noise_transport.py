@@ -98,9 +98,9 @@ class GaussianizingTransport:
             )
         maps = self._fit_map(z_p).relaxed(self.relaxation)
         dz = maps.displace(z_p)
-        # The distance that is left before the step, of which the step does a share.
-        cost = (dz / self.relaxation).square().mean(1)
-        return TransportSolution(maps, cost, dz)
+        # Listeners hear of the whole distance to N(0, 1), of which a step does a share.
+        whole_displacement = dz / self.relaxation
+        return TransportSolution(maps, whole_displacement.square().mean(1), dz)
 
     def _fit_map(self, z: Tensor) -> SmoothMaps:
         """The maps T, without relaxation."""
@@ -346,24 +346,24 @@ class LeastGaussianRotation:
         self,
         seed: Seed,
         step_index: int,
-        x: Tensor,
+        x_p: Tensor,
         condition_dim: int = 0,
-        data: Tensor | None = None,
+        x_q: Tensor | None = None,
     ) -> DenseFrame:
         """The frame of a step; see `FrameKind`. There are no conditions."""
-        d, n = x.shape
-        compared = x
+        d, n = x_p.shape
+        compared = x_p
         if n > _MAX_COMPARED:
             u = seed.child("compared").uniform(1, _MAX_COMPARED, first_row=step_index)
-            compared = x[:, (u[0] * n).long().to(x.device)]
+            compared = x_p[:, (u[0] * n).long().to(x_p.device)]
         candidates = []
         for number in range(self.n_candidates):
             child = seed.child("candidate", number)
-            candidates.append(rotation(child, step_index, d, x.device, x.dtype))
+            candidates.append(rotation(child, step_index, d, x_p.device, x_p.dtype))
         if d > 1:
-            start = rotation(seed.child("ica"), step_index, d, x.device, x.dtype)
+            start = rotation(seed.child("ica"), step_index, d, x_p.device, x_p.dtype)
             candidates.append(_independent_directions(compared, start, step_index))
-        quantiles = _normal_quantiles(compared.shape[1], x.dtype, x.device)
+        quantiles = _normal_quantiles(compared.shape[1], x_p.dtype, x_p.device)
         distances = torch.stack(
             [_distance_to_normal(theta @ compared, quantiles) for theta in candidates]
         )
