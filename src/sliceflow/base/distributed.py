@@ -19,6 +19,8 @@ from sliceflow.engine.transports import (
     HistogramTransport,
     Transport,
     TransportSolution,
+    solve_class_histograms,
+    solve_histograms,
 )
 from sliceflow.errors import ParameterError
 
@@ -126,7 +128,7 @@ class DistributedHistogramTransport:
         histograms_p, histograms_q = self._count_all_ranks(
             [z_p], [z_q], range_p, range_q, weights
         )
-        return self.histogram.solve_shared_maps(histograms_p, histograms_q, z_p.dtype)
+        return solve_histograms(histograms_p, histograms_q, z_p.dtype)
 
     def _solve_classes(
         self, parts_p: Sequence[Tensor], parts_q: Sequence[Tensor]
@@ -140,7 +142,7 @@ class DistributedHistogramTransport:
             range_p.with_zeros_where_empty(),
             range_q.with_zeros_where_empty(),
         )
-        return self.histogram.solve_separate_maps(
+        return solve_class_histograms(
             histograms_p,
             histograms_q,
             parts_p[0].dtype,

@@ -129,11 +129,16 @@ def compress_grid_evenly(grid: GridMaps, n_knots: int) -> GridMaps:
 
 
 def _values_at_new_edges(values: Tensor, n_bins: int) -> Tensor:
-    """The values (h, B + 1) of maps at the edges of `n_bins` equal bins."""
-    edges = torch.arange(n_bins + 1, device=values.device)
-    scaled = edges * (values.shape[1] - 1)
-    left = (scaled // n_bins).clamp(max=values.shape[1] - 2)
-    share = (scaled - left * n_bins).to(values.dtype) / n_bins
+    """The values (h, n_bins + 1) of maps at the edges of other equal bins.
+
+    `values` (h, B + 1) are those at the edges of B bins. In whole numbers, for exact
+    results: new edge e is at e·B of the n_bins·B smallest parts, and old edge b is at
+    b·n_bins.
+    """
+    n_old_bins = values.shape[1] - 1
+    place = torch.arange(n_bins + 1, device=values.device) * n_old_bins
+    left = (place // n_bins).clamp(max=n_old_bins - 1)
+    share = (place - left * n_bins).to(values.dtype) / n_bins
     return torch.lerp(values[:, left], values[:, left + 1], share)
 
 
@@ -209,12 +214,13 @@ def compress_knots_with_tails(knot_maps: KnotMaps, n_knots: int) -> KnotMaps:
     jumps = _jumps(knot_maps.values)
     if jumps is None:
         return _average_over_cells(knot_maps, bounds)
-    beside = torch.cat((jumps - 1, jumps, jumps + 1), 1).clamp(0, size)
-    row_bounds = torch.cat((bounds.expand(len(beside), -1), beside), 1)
-    row_bounds = row_bounds.sort(1).values
+    # The bounds of the two cells beside each jump, of one particle each.
+    jump_bounds = torch.cat((jumps - 1, jumps, jumps + 1), 1).clamp(0, size)
+    bounds_of_rows = torch.cat((bounds.expand(len(jumps), -1), jump_bounds), 1)
+    bounds_of_rows = bounds_of_rows.sort(1).values
     return KnotMaps(
-        _means_of_row_cells(knot_maps.knots, row_bounds),
-        _means_of_row_cells(knot_maps.values, row_bounds),
+        _means_of_row_cells(knot_maps.knots, bounds_of_rows),
+        _means_of_row_cells(knot_maps.values, bounds_of_rows),
     )
 
 
@@ -243,9 +249,9 @@ def _cell_means(t: Tensor, bounds: Tensor) -> Tensor:
     """Averages of t (h, n) over cells between bounds (E + 1,) that all rows share."""
     first = bounds[:-1, None]
     count = bounds.diff()[:, None]
-    member = torch.arange(int(count.max()), device=bounds.device)
-    index = (first + member).clamp(max=t.shape[1] - 1)
-    cells = torch.where(member < count, t[:, index], 0.0)
+    place_in_cell = torch.arange(int(count.max()), device=bounds.device)
+    index = (first + place_in_cell).clamp(max=t.shape[1] - 1)
+    cells = torch.where(place_in_cell < count, t[:, index], 0.0)  # (h, E, largest cell)
     return (cells.sum(2, dtype=torch.float64) / count[:, 0]).to(t.dtype)
 
 

@@ -179,7 +179,7 @@ def sees_condition(kind: FrameKind, x: Tensor, condition_dim: int) -> bool:
     The kind makes a frame for the points x (d, n), to see whether it has `theta_y`. A
     frame that is no `DenseFrame` may project y in its own way, and counts as seeing.
     """
-    if type(kind) in (Random, Orthogonal):  # whose frames take long in many columns
+    if type(kind) in (Random, Orthogonal):  # spares a frame, slow in many columns
         return True
     frame = kind.make_frame(Seed(0), 0, x, condition_dim, x)
     return not isinstance(frame, DenseFrame) or frame.theta_y is not None

@@ -450,11 +450,11 @@ class HistogramTransport:
     ) -> TransportSolution:
         """Solve for maps from particles z_p (h, M) to data z_q; see `Transport`."""
         if batch.class_slices is None:
-            return self.solve_shared_maps(
+            return solve_histograms(
                 self.count(z_p), self.count(z_q, batch.weights), z_p.dtype
             )
         slices_p, slices_q = batch.class_slices
-        return self.solve_separate_maps(
+        return solve_class_histograms(
             self.count_by_class(z_p, slices_p),
             self.count_by_class(z_q, slices_q),
             z_p.dtype,
@@ -476,77 +476,6 @@ class HistogramTransport:
     def bin_range(self, lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
         """The range that the bins cover for values from lo to hi."""
         return lo, hi
-
-    def solve_shared_maps(
-        self, histograms_p: Histograms, histograms_q: Histograms, dtype: torch.dtype
-    ) -> TransportSolution:
-        """Solve for the maps from counted particles to counted data.
-
-        `dtype` is the type of the maps' values.
-        """
-        maps, mean_squares = _compose(histograms_p, histograms_q, dtype)
-        return TransportSolution(maps, mean_squares)
-
-    def solve_separate_maps(
-        self,
-        histograms_p: Histograms,
-        histograms_q: Histograms,
-        dtype: torch.dtype,
-        *,
-        every_class_has_points: bool,
-    ) -> TransportSolution:
-        """Solve for the maps of every class, from histograms with C·h rows.
-
-        Parameters
-        ----------
-        histograms_p, histograms_q : of the particles and of the data
-        dtype : the type of the maps' values
-        every_class_has_points : False if a class has no particles, or no data. The maps
-            of such a class move nothing, and count as maps to no data. True spares
-            looking for it
-        """
-        maps, mean_squares = _compose(histograms_p, histograms_q, dtype)
-        data_per_map = histograms_q.counts.sum(1)
-        if not every_class_has_points:
-            has_points = (histograms_p.counts.sum(1) > 0) & (data_per_map > 0)
-            maps = _with_identity_maps(maps, ~has_points)
-            mean_squares = mean_squares.where(has_points, 0.0)
-            data_per_map = data_per_map.where(has_points, 0)
-        return TransportSolution(maps, mean_squares, data_per_map=data_per_map)
-
-
-def _compose(
-    histograms_p: Histograms, histograms_q: Histograms, dtype: torch.dtype
-) -> tuple[GridMaps, Tensor]:
-    """The maps F_q⁻¹ ∘ F_p, and their mean squared displacements (h,)."""
-    values, mean_squares = kernels.for_tensor(histograms_p.counts).compose_histograms(
-        counts_p=histograms_p.counts,
-        lo_p=histograms_p.lo,
-        hi_p=histograms_p.hi,
-        counts_q=histograms_q.counts,
-        lo_q=histograms_q.lo,
-        hi_q=histograms_q.hi,
-    )
-    maps = GridMaps(
-        histograms_p.lo, histograms_p.hi, values.to(dtype), histograms_p.counts
-    )
-    return maps, mean_squares
-
-
-def _with_identity_maps(maps: GridMaps, is_identity: Tensor) -> GridMaps:
-    """The maps of a fit, with the identity in place of some, where (h,) it is True."""
-    assert maps.counts is not None, "a fit knows them"
-    edges = torch.linspace(
-        -1, 1, maps.values.shape[1], dtype=torch.float64, device=maps.values.device
-    )
-    is_kept = ~is_identity
-    # A range of positive width: beyond it, a map moves as at its ends, by 0.
-    return GridMaps(
-        lo=maps.lo.where(is_kept, -1.0),
-        hi=maps.hi.where(is_kept, 1.0),
-        values=maps.values.where(is_kept[:, None], edges.to(maps.values.dtype)),
-        counts=maps.counts.where(is_kept[:, None], 1),
-    )
 
 
 @dataclass(frozen=True)
@@ -582,6 +511,78 @@ class AlignedHistogramTransport(HistogramTransport):
 
     def bin_range(self, lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
         return lo.clamp(max=self.span[0]), hi.clamp(min=self.span[1])
+
+
+def solve_histograms(
+    histograms_p: Histograms, histograms_q: Histograms, dtype: torch.dtype
+) -> TransportSolution:
+    """Solve for the maps from counted particles to counted data.
+
+    `dtype` is the type of the maps' values.
+    """
+    maps, mean_squares = _compose(histograms_p, histograms_q, dtype)
+    return TransportSolution(maps, mean_squares)
+
+
+def solve_class_histograms(
+    histograms_p: Histograms,
+    histograms_q: Histograms,
+    dtype: torch.dtype,
+    *,
+    every_class_has_points: bool,
+) -> TransportSolution:
+    """Solve for the maps of every class, from histograms with C·h rows.
+
+    Parameters
+    ----------
+    histograms_p, histograms_q : of the particles and of the data
+    dtype : the type of the maps' values
+    every_class_has_points : False if a class has no particles, or no data. The maps of
+        such a class move nothing, and count as maps to no data. True spares looking for
+        it
+    """
+    maps, mean_squares = _compose(histograms_p, histograms_q, dtype)
+    data_per_map = histograms_q.counts.sum(1)
+    if not every_class_has_points:
+        has_points = (histograms_p.counts.sum(1) > 0) & (data_per_map > 0)
+        maps = _with_identity_maps(maps, ~has_points)
+        mean_squares = mean_squares.where(has_points, 0.0)
+        data_per_map = data_per_map.where(has_points, 0)
+    return TransportSolution(maps, mean_squares, data_per_map=data_per_map)
+
+
+def _compose(
+    histograms_p: Histograms, histograms_q: Histograms, dtype: torch.dtype
+) -> tuple[GridMaps, Tensor]:
+    """The maps F_q⁻¹ ∘ F_p, and their mean squared displacements (h,)."""
+    values, mean_squares = kernels.for_tensor(histograms_p.counts).compose_histograms(
+        counts_p=histograms_p.counts,
+        lo_p=histograms_p.lo,
+        hi_p=histograms_p.hi,
+        counts_q=histograms_q.counts,
+        lo_q=histograms_q.lo,
+        hi_q=histograms_q.hi,
+    )
+    maps = GridMaps(
+        histograms_p.lo, histograms_p.hi, values.to(dtype), histograms_p.counts
+    )
+    return maps, mean_squares
+
+
+def _with_identity_maps(maps: GridMaps, is_identity: Tensor) -> GridMaps:
+    """The maps of a fit, with the identity in place of some, where (h,) it is True."""
+    assert maps.counts is not None, "a fit knows them"
+    edges = torch.linspace(
+        -1, 1, maps.values.shape[1], dtype=torch.float64, device=maps.values.device
+    )
+    is_kept = ~is_identity
+    # A range of positive width: beyond it, a map moves as at its ends, by 0.
+    return GridMaps(
+        lo=maps.lo.where(is_kept, -1.0),
+        hi=maps.hi.where(is_kept, 1.0),
+        values=maps.values.where(is_kept[:, None], edges.to(maps.values.dtype)),
+        counts=maps.counts.where(is_kept[:, None], 1),
+    )
 
 
 @dataclass(frozen=True)
