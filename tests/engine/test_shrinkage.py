@@ -3,6 +3,8 @@
 And what is significant stays.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import torch
@@ -56,6 +58,22 @@ def test_without_signal_hardly_anything_moves(transport):
     assert less.active_fraction < 0.5
     assert free.active_fraction is None
     assert torch.equal(less.mean_squared_displacement, free.mean_squared_displacement)
+
+
+@dataclass(frozen=True)
+class _BinsWithKnownDisplacements(HistogramTransport):
+    """A transport of a user, whose maps on a grid come with displacements."""
+
+    def solve(self, z_p, z_q, batch=None):
+        solution = super().solve(z_p, z_q)
+        return solution._replace(dz=solution.maps.displace(z_p))
+
+
+def test_known_displacements_of_maps_on_a_grid_are_shrunk_as_the_maps():
+    z_p = normal(3, 500)
+    z_q = normal(3, 400, seed=1) + 0.2
+    less = shrunk(_BinsWithKnownDisplacements(64), z_p, z_q, 3.0)
+    assert torch.allclose(less.dz, less.maps.displace(z_p), atol=1e-9)
 
 
 @BOTH

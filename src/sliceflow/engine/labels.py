@@ -138,11 +138,13 @@ def _check_no_fractions_in_tuples(array: NDArray[Any], name: str) -> None:
             continue
         for row, value in enumerate(values):
             if value % 1 != 0:
-                fact = f"{name} is tuples: labels, but {format_label(labels[row])} "
-                fact += f"holds a fraction, {format_label(value)}"
-                hint = "pass an array (n, l) for a continuous condition: np.array(y), "
-                hint += "with dtype=object if some columns are labels"
-                raise DataError(fact, hint, row=row)
+                raise DataError(
+                    f"{name} is tuples: labels, but {format_label(labels[row])} "
+                    f"holds a fraction, {format_label(value)}",
+                    "pass an array (n, l) for a continuous condition: np.array(y), "
+                    "with dtype=object if some columns are labels",
+                    row=row,
+                )
 
 
 def _is_date(label: Any) -> bool:

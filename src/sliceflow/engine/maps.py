@@ -87,12 +87,13 @@ class KnotMaps:
     ) -> tuple[KnotMaps, Tensor]:
         """Maps nearer to the identity, z + f·(T(z) − z), and the factors f (h,).
 
+        The factor of a map is f = max(0, 1 − r·σ²/w); `ShrunkTransport` says why.
+
         Parameters
         ----------
         mean_squared_displacement : w (h,), that of the particles
         thresholds : r (C,), one for each class; (1,) without classes
-        variance : σ² (h,), where f = max(0, 1 − r·σ²/w); None takes that of the
-            particles, which are the knots
+        variance : σ² (h,); None takes that of the knots, which are particles
         """
         if variance is None:
             variance = self._knot_variance()
@@ -221,7 +222,7 @@ class GridMaps:
     ) -> tuple[GridMaps, Tensor]:
         """Maps nearer to the identity, and their factors; see `KnotMaps.shrunk`.
 
-        Without a `variance`, it is that of the particles, of which `counts` are known.
+        Without a `variance`, it is that of the particles as `counts` has them.
         """
         assert self.counts is not None, "only a fit shrinks its maps"
         values, factors = kernels.for_tensor(self.values).shrink(

@@ -467,7 +467,10 @@ class HistogramTransport:
         return Histograms(counts, lo, hi)
 
     def count_by_class(self, z: Tensor, class_slices: ClassSlices) -> Histograms:
-        """The histograms of each class, (C·h, B): all counts of an empty one are 0."""
+        """The histograms of each class, C·h rows, in one pass over z.
+
+        All counts of a class without points are 0.
+        """
         counts, lo, hi = kernels.for_tensor(z).histogram(
             z, self.n_bins, starts=class_slices.starts
         )
@@ -489,11 +492,13 @@ class AlignedHistogramTransport(HistogramTransport):
     span: tuple[float, float] = (-1.0, 1.0)
 
     def count(self, z: Tensor, weights: Tensor | None = None) -> Histograms:
+        """The histogram of each direction of z (h, n), over at least the span."""
         backend = kernels.for_tensor(z)
         lo, hi = self.bin_range(*backend.value_range(z))
         return Histograms(backend.bin_counts(z, lo, hi, self.n_bins, weights), lo, hi)
 
     def count_by_class(self, z: Tensor, class_slices: ClassSlices) -> Histograms:
+        """The histograms of each class, C·h rows, one class after the other."""
         parts = []
         for class_slice in class_slices.slices:
             z_class = z[:, class_slice]
@@ -510,6 +515,7 @@ class AlignedHistogramTransport(HistogramTransport):
         )
 
     def bin_range(self, lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
+        """The range from lo to hi, extended to the span where that goes further."""
         return lo.clamp(max=self.span[0]), hi.clamp(min=self.span[1])
 
 
@@ -531,21 +537,21 @@ def solve_class_histograms(
     *,
     every_class_has_points: bool,
 ) -> TransportSolution:
-    """Solve for the maps of every class, from histograms with C·h rows.
+    """Solve for the maps of every class at once, from histograms with C·h rows.
 
     Parameters
     ----------
     histograms_p, histograms_q : of the particles and of the data
     dtype : the type of the maps' values
     every_class_has_points : False if a class has no particles, or no data. The maps of
-        such a class move nothing, and count as maps to no data. True spares looking for
-        it
+        such a class move nothing, and count as maps to no data. True spares a pass over
+        all maps
     """
     maps, mean_squares = _compose(histograms_p, histograms_q, dtype)
     data_per_map = histograms_q.counts.sum(1)
     if not every_class_has_points:
         has_points = (histograms_p.counts.sum(1) > 0) & (data_per_map > 0)
-        maps = _with_identity_maps(maps, ~has_points)
+        maps = _or_identity(maps, has_points)
         mean_squares = mean_squares.where(has_points, 0.0)
         data_per_map = data_per_map.where(has_points, 0)
     return TransportSolution(maps, mean_squares, data_per_map=data_per_map)
@@ -569,13 +575,12 @@ def _compose(
     return maps, mean_squares
 
 
-def _with_identity_maps(maps: GridMaps, is_identity: Tensor) -> GridMaps:
-    """The maps of a fit, with the identity in place of some, where (h,) it is True."""
+def _or_identity(maps: GridMaps, is_kept: Tensor) -> GridMaps:
+    """The maps of a fit where `is_kept` (h,) is True, and the identity elsewhere."""
     assert maps.counts is not None, "a fit knows them"
     edges = torch.linspace(
         -1, 1, maps.values.shape[1], dtype=torch.float64, device=maps.values.device
     )
-    is_kept = ~is_identity
     # A range of positive width: beyond it, a map moves as at its ends, by 0.
     return GridMaps(
         lo=maps.lo.where(is_kept, -1.0),
