@@ -208,21 +208,20 @@ def variance_within(
     ranks.
     """
     one_hot = torch.nn.functional.one_hot(y.values.long(), n_classes)
-    member = one_hot.double()  # (n, C)
-    sums_of_values = []
-    sums_of_squares = []
+    is_member = one_hot.double()  # (n, C)
+    own_sums = []  # of the values, (h, C)
+    own_square_sums = []
     rows_at_once = max(1, _VALUES_AT_ONCE // max(1, z.shape[1]))
     for rows in torch.split(z, rows_at_once):
         values = rows.double()
-        sums_of_values.append(values @ member)
-        sums_of_squares.append(values.square() @ member)
-    sizes = member.sum(0, keepdim=True)
+        own_sums.append(values @ is_member)
+        own_square_sums.append(values.square() @ is_member)
+    own_sizes = is_member.sum(0, keepdim=True)
     # One message to the other ranks has all sums, (1 + h + h, C).
-    own_sums = torch.cat((sizes, *sums_of_values, *sums_of_squares))
-    all_sums = sum_over_ranks(own_sums)
-    size, values, squares = torch.split(all_sums, [1, len(z), len(z)])
-    size = size.clamp(min=1)
-    in_class = squares / size - (values / size).square()
+    message = torch.cat((own_sizes, *own_sums, *own_square_sums))
+    sizes, sums, square_sums = torch.split(sum_over_ranks(message), [1, len(z), len(z)])
+    sizes = sizes.clamp(min=1)  # a class may have no points
+    in_class = square_sums / sizes - (sums / sizes).square()
     return _rounded(in_class.clamp(min=0).sum(1))
 
 
