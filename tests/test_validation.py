@@ -170,13 +170,13 @@ class _FramesOfFewArguments(_Frames):
 
 
 class _FramesOfNamedArguments(_Frames):
-    def make_frame(self, seed, step_index, x, condition_dim=0, *, data=None):
+    def make_frame(self, seed, step_index, x, condition_dim=0, *, x_q=None):
         raise NotImplementedError
 
 
 def test_methods_of_users_take_the_arguments_that_they_get():
     require_arguments("frame", _Frames(), frames.FrameKind)
-    call = r"make_frame\(seed, step_index, x, condition_dim, data\)"
+    call = r"make_frame\(seed, step_index, x_p, condition_dim, x_q\)"
     for wrong in (_FramesOfFewArguments(), _FramesOfNamedArguments()):
         assert is_object_of(wrong, frames.FrameKind)
         with pytest.raises(ParameterError, match=f"frame=.* can be called as {call}"):

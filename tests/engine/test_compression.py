@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceflow.engine.compression import (
+    Compression,
     compress_grid_at_bends,
     compress_grid_evenly,
-    compress_maps,
-    map_bytes,
 )
 from sliceflow.engine.maps import GridMaps, KnotMaps
 from sliceflow.engine.transports import HistogramTransport, SortedTransport
@@ -149,12 +148,13 @@ def test_lines_between_knots_leave_the_mean_and_the_spread_as_they_are():
 
 def test_shared_maps_and_sorted_ones_keep_eight_times_as_many_knots():
     grid_maps, p = bent(256)
-    assert compress_maps(grid_maps, 12, 8.0, bends_often=False).edges.shape == (20, 12)
-    assert compress_maps(grid_maps, 12, 8.0, bends_often=True).edges.shape == (20, 96)
-    assert isinstance(compress_maps(grid_maps, 256, 8.0, bends_often=False), GridMaps)
-    assert isinstance(compress_maps(grid_maps, 12, None, bends_often=False), GridMaps)
+    shared = Compression(12, 8.0, shared_by_conditions=True)
+    assert Compression(12, 8.0).compress(grid_maps).edges.shape == (20, 12)
+    assert shared.compress(grid_maps).edges.shape == (20, 96)
+    assert isinstance(Compression(256, 8.0).compress(grid_maps), GridMaps)
+    assert isinstance(Compression(12, None).compress(grid_maps), GridMaps)
     knots = SortedTransport().solve(p, p + 1).maps
-    assert compress_maps(knots, 12, 8.0, bends_often=False).values.shape[1] == 96
+    assert Compression(12, 8.0).compress(knots).values.shape[1] == 96
 
 
 @given(seed=st.integers(0, 2**32 - 1), shift=st.floats(-3, 3))
@@ -216,8 +216,8 @@ def test_compressed_maps_keep_their_tails_if_asked():
     knots = torch.linspace(0, 1, 10_000)[None]
     values = torch.tan(1.57 * knots)
     knot_maps = KnotMaps(knots, values)
-    plain = compress_maps(knot_maps, 100, None, bends_often=False)
-    tails = compress_maps(knot_maps, 100, None, bends_often=False, keep_tails=True)
+    plain = Compression(100).compress(knot_maps)
+    tails = Compression(100, keeps_tails=True).compress(knot_maps)
     assert float(plain.values.max()) < 0.6 * float(values.max())
     assert float(tails.values.max()) == float(values.max())
     assert tails.knots.shape[1] <= 100 + 2 * 8
@@ -230,19 +230,23 @@ def test_compressed_maps_keep_their_tails_if_asked():
 
 
 @pytest.mark.parametrize("n_knots", [1, 16, 300])
-@pytest.mark.parametrize("bends_often", [False, True])
+@pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize(
     "transport",
     [SortedTransport(), HistogramTransport(128), HistogramTransport(1024)],
     ids=str,
 )
-def test_a_map_takes_the_memory_that_is_expected_of_it(transport, bends_often, n_knots):
+@pytest.mark.parametrize("max_displacement", [8.0, None])
+def test_a_map_takes_the_memory_that_is_expected_of_it(
+    transport, shared, n_knots, max_displacement
+):
+    compression = Compression(n_knots, max_displacement, shared_by_conditions=shared)
     z = torch.from_numpy(np.random.default_rng(0).normal(size=(2, 3, 9000))).float()
     n_bins = getattr(transport, "n_bins", None)
-    compressed = compress_maps(transport.solve(*z).maps, n_knots, 8.0, bends_often)
+    compressed = compression.compress(transport.solve(*z).maps)
     parts = [
         part for part in vars(compressed).values() if isinstance(part, torch.Tensor)
     ]
-    assert sum(part.nbytes for part in parts) == 3 * map_bytes(
-        n_knots, n_bins, bends_often
-    )
+    nbytes = sum(part.nbytes for part in parts)
+    most = 3 * compression.map_bytes(n_bins)
+    assert nbytes == most if max_displacement else nbytes <= most

@@ -99,13 +99,13 @@ def total_distance(theta, x, y):
 def test_max_sliced_directions_are_orthonormal(d, m, n, step):
     x = Seed(1).normal(d, m)
     y = Seed(2).normal(d, n)
-    frame = MaxSliced().make_frame(Seed(0), step, x, data=y)
+    frame = MaxSliced().make_frame(Seed(0), step, x, x_q=y)
     h = min(32, -(-d // 2))
     assert frame.theta.shape == (h, d)
     assert torch.allclose(
         frame.theta @ frame.theta.T, torch.eye(h).double(), atol=1e-12
     )
-    again = MaxSliced().make_frame(Seed(0), step, x, data=y)
+    again = MaxSliced().make_frame(Seed(0), step, x, x_q=y)
     assert torch.equal(frame.theta, again.theta)
 
 
@@ -116,7 +116,7 @@ def test_max_sliced_directions_find_the_difference():
     y[7] += 2
     y[9] *= 3
     kind = MaxSliced(n_directions=2, n_iterations=60)
-    theta = kind.make_frame(Seed(0), 0, x, data=y).theta
+    theta = kind.make_frame(Seed(0), 0, x, x_q=y).theta
     assert (
         float(theta[:, [7, 9]].square().sum()) > 1.7
     )  # of 2: they nearly span both dimensions
@@ -127,7 +127,7 @@ def test_max_sliced_directions_find_the_difference():
 
 def test_fitted_directions_are_kept_and_others_drawn_again():
     x = Seed(1).normal(6, 50)
-    assert MaxSliced().make_frame(Seed(0), 0, x, data=x).theta_to_store is not None
+    assert MaxSliced().make_frame(Seed(0), 0, x, x_q=x).theta_to_store is not None
     assert Orthogonal().make_frame(Seed(0), 0, x).theta_to_store is None
 
 
@@ -148,5 +148,5 @@ def test_stored_directions_that_a_model_would_replay_otherwise_are_refused():
 @pytest.mark.parametrize("d", [1, 2, 20])
 def test_directions_are_counted_as_they_are_drawn(kind, d):
     x = Seed(1).normal(30, d).T
-    frame = kind.make_frame(Seed(0), 0, x, data=x + 1)
+    frame = kind.make_frame(Seed(0), 0, x, x_q=x + 1)
     assert kind.max_directions(d) == len(frame.project(Cloud(x)))

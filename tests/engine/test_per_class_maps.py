@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from problems import batch_of_classes, sorted_classes
 from sliceflow.engine.batches import DataTarget
 from sliceflow.engine.clouds import ClassOrder, Cloud
-from sliceflow.engine.compression import compress_maps
+from sliceflow.engine.compression import Compression
 from sliceflow.engine.encoded_y import ClassIndices, ClassSlices
 from sliceflow.engine.flow import FlowSpec, ParticleRng, as_flow_y, replay, simulate
 from sliceflow.engine.frames import Axis, Orthogonal
@@ -76,13 +76,17 @@ def test_every_class_has_the_maps_that_it_would_have_alone(transport, problem):
     h = len(z_p)
     solution = transport.solve(z_p, z_q, batch_of_classes(slices_p, slices_q))
     dz = solution.maps.displace(z_p, Cloud(z_p, sorted_classes(slices_p)))
-    assert solution.maps.knots.shape[0] == len(solution.cost) == len(slices_p) * h
+    assert (
+        solution.maps.knots.shape[0]
+        == len(solution.mean_squared_displacement)
+        == len(slices_p) * h
+    )
     solution.maps.check_saved()
     for c, points_p, points_q in each_class(slices_p, slices_q):
         rows = slice(c * h, (c + 1) * h)
         if is_empty(points_p) or is_empty(points_q):
             assert not solution.dz[:, points_p].any()
-            assert not solution.cost[rows].any()
+            assert not solution.mean_squared_displacement[rows].any()
             assert dz[:, points_p].abs().sum() < 1e-12
             continue
         alone = transport.solve(z_p[:, points_p], z_q[:, points_q])
@@ -90,7 +94,9 @@ def test_every_class_has_the_maps_that_it_would_have_alone(transport, problem):
         assert torch.equal(solution.maps.knots[rows, :n_knots], alone.maps.knots)
         assert torch.equal(solution.maps.values[rows, :n_knots], alone.maps.values)
         assert torch.equal(solution.dz[:, points_p], alone.dz)
-        assert torch.equal(solution.cost[rows], alone.cost)
+        assert torch.equal(
+            solution.mean_squared_displacement[rows], alone.mean_squared_displacement
+        )
         assert torch.equal(dz[:, points_p], alone.maps.displace(z_p[:, points_p]))
 
 
@@ -126,9 +132,8 @@ def test_thin_maps_move_fresh_particles_of_a_class_as_its_own_thin_maps_do(
 ):
     z_p, z_q, slices_p, slices_q = problem
     solution = transport.solve(z_p, z_q, batch_of_classes(slices_p, slices_q))
-    stored = compress_maps(
-        solution.maps, n_knots, None, bends_often=False, keep_tails=tails
-    )
+    compression = Compression(n_knots, keeps_tails=tails)
+    stored = compression.compress(solution.maps)
     stored.check_saved()
     fresh = torch.linspace(-3, 3, 50, dtype=z_p.dtype).repeat(len(slices_p))
     fresh = (scale * fresh).expand(len(z_p), -1).contiguous()
@@ -140,7 +145,7 @@ def test_thin_maps_move_fresh_particles_of_a_class_as_its_own_thin_maps_do(
             assert dz[:, points].abs().max() < 1e-12
             continue
         alone = transport.solve(z_p[:, points_p], z_q[:, points_q]).maps
-        own = compress_maps(alone, n_knots, None, bends_often=False, keep_tails=tails)
+        own = compression.compress(alone)
         assert torch.equal(dz[:, points], own.displace(fresh[:, points]))
 
 

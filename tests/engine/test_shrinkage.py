@@ -3,6 +3,8 @@
 And what is significant stays.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import torch
@@ -55,7 +57,23 @@ def test_without_signal_hardly_anything_moves(transport):
     assert after < 0.15 * before
     assert less.active_fraction < 0.5
     assert free.active_fraction is None
-    assert torch.equal(less.cost, free.cost)
+    assert torch.equal(less.mean_squared_displacement, free.mean_squared_displacement)
+
+
+@dataclass(frozen=True)
+class _BinsWithKnownDisplacements(HistogramTransport):
+    """A transport of a user, whose maps on a grid come with displacements."""
+
+    def solve(self, z_p, z_q, batch=None):
+        solution = super().solve(z_p, z_q)
+        return solution._replace(dz=solution.maps.displace(z_p))
+
+
+def test_known_displacements_of_maps_on_a_grid_are_shrunk_as_the_maps():
+    z_p = normal(3, 500)
+    z_q = normal(3, 400, seed=1) + 0.2
+    less = shrunk(_BinsWithKnownDisplacements(64), z_p, z_q, 3.0)
+    assert torch.allclose(less.dz, less.maps.displace(z_p), atol=1e-9)
 
 
 @BOTH
@@ -71,7 +89,7 @@ def test_the_factor_is_that_of_james_and_stein(transport, scale, shift, kappa):
     largest = wanted.abs().argmax(1, keepdim=True)
     factor = (shrunk_dz.gather(1, largest) / wanted.gather(1, largest))[:, 0]
     noise = kappa * z_p.var(1, correction=0) * (1 / 500 + 1 / 200)
-    expected = (1 - noise / free.cost).clamp(min=0)
+    expected = (1 - noise / free.mean_squared_displacement).clamp(min=0)
     bins = isinstance(transport, HistogramTransport)
     assert torch.allclose(factor, expected, atol=0.02 if bins else 1e-9)
     assert torch.allclose(shrunk_dz, factor[:, None] * wanted, atol=1e-9)
@@ -130,7 +148,9 @@ def test_where_classes_share_maps_their_gaps_are_no_noise():
     assert torch.allclose(
         within, torch.full((60,), 10.0, dtype=torch.float64), rtol=0.1
     )
-    kappa = SortedTransport().solve(z_p, z_q).cost / (within * (2 / 4000))
+    kappa = SortedTransport().solve(z_p, z_q).mean_squared_displacement / (
+        within * (2 / 4000)
+    )
     assert 2 < kappa.mean() < 4  # as for one class
     factors = compute_noise_factors(4000, 4000, y_p=y, y_q=y)
     solution = ShrunkTransport(

@@ -186,9 +186,11 @@ def test_the_cost_is_the_mean_squared_displacement(transport, rng):
     z_p = torch.from_numpy(rng.normal(size=(3, 3000)))
     z_q = torch.from_numpy(rng.gamma(2, size=(3, 4000)))
     solution = transport.solve(z_p, z_q)
-    assert solution.cost.shape == (3,)
+    assert solution.mean_squared_displacement.shape == (3,)
     assert torch.allclose(
-        solution.cost, solution.maps.displace(z_p).square().mean(1), rtol=0.02
+        solution.mean_squared_displacement,
+        solution.maps.displace(z_p).square().mean(1),
+        rtol=0.02,
     )
 
 
@@ -200,7 +202,9 @@ def test_a_class_that_stays_where_it_is_costs_nothing():
     solution = HistogramTransport(16).solve(
         z_p, z_q, batch_of_classes(slices_p, ClassSlices((0, 2, 2)))
     )
-    assert solution.cost.tolist() == pytest.approx([100.0, 0.0], rel=1e-6)
+    assert solution.mean_squared_displacement.tolist() == pytest.approx(
+        [100.0, 0.0], rel=1e-6
+    )
     assert (
         solution.maps.displace(z_p, Cloud(z_p, sorted_classes(slices_p)))[:, 2:]
         .abs()

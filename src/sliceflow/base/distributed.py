@@ -19,6 +19,8 @@ from sliceflow.engine.transports import (
     HistogramTransport,
     Transport,
     TransportSolution,
+    solve_class_histograms,
+    solve_histograms,
 )
 from sliceflow.errors import ParameterError
 
@@ -126,7 +128,7 @@ class DistributedHistogramTransport:
         histograms_p, histograms_q = self._count_all_ranks(
             [z_p], [z_q], range_p, range_q, weights
         )
-        return self.histogram.solve_counts(histograms_p, histograms_q, z_p.dtype)
+        return solve_histograms(histograms_p, histograms_q, z_p.dtype)
 
     def _solve_classes(
         self, parts_p: Sequence[Tensor], parts_q: Sequence[Tensor]
@@ -134,17 +136,17 @@ class DistributedHistogramTransport:
         """Solve for the maps of each class, from particles and data (h, n) of each."""
         range_p, range_q = self._over_ranks(_Range.of(parts_p), _Range.of(parts_q))
         has_points = range_p.has_values & range_q.has_values
-        lacks_points = None
-        if not bool(has_points.all()):
-            lacks_points = ~has_points
         histograms_p, histograms_q = self._count_all_ranks(
             parts_p,
             parts_q,
             range_p.with_zeros_where_empty(),
             range_q.with_zeros_where_empty(),
         )
-        return self.histogram.solve_class_counts(
-            histograms_p, histograms_q, parts_p[0].dtype, lacks_points
+        return solve_class_histograms(
+            histograms_p,
+            histograms_q,
+            parts_p[0].dtype,
+            every_class_has_points=bool(has_points.all()),
         )
 
     def _over_ranks(self, p: _Range, q: _Range) -> tuple[_Range, _Range]:

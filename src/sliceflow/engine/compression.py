@@ -1,7 +1,8 @@
 """Compression of the maps that a model stores: few knots, and few bytes for each.
 
-`compress_maps` chooses the form. Maps through sorted particles become averages over
-cells of particles (`compress_knots`). Maps on a grid get a coarser grid
+`Compression` chooses one of four functions. Maps through sorted particles become
+averages over cells of particles, which are equal (`compress_knots`) or smaller in the
+tails (`compress_knots_with_tails`). Maps on a grid get a coarser grid
 (`compress_grid_evenly`), or become `CompressedMaps` (`compress_grid_at_bends`): the
 displacement D(z) = T(z) − z is then piecewise linear through a few knots, which are
 where the map bends, and is rounded to whole steps. To move particles, `CompressedMaps`
@@ -11,6 +12,7 @@ are turned into a grid again.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -30,75 +32,75 @@ MAX_JUMPS = 64
 # An atom is a value that at least one in this many particles moves to. Rarer values are
 # treated as continuous, and particles may land between them.
 _ATOM_ONE_IN = 200
-# Where `max_displacement` is known, maps that bend often get this many times as many
+# Where `max_displacement` is known, maps with many bends get this many times as many
 # knots. It trades the size of a model for detail.
-_MORE_KNOTS_AT_BENDS = 8
+_MANY_BENDS_FACTOR = 8
 # Particles farther from a map's range than this many times its width move to the end of
 # the data. Nearer ones move alike, so that moderate outliers keep their order.
 _FAR_BEYOND = 16
 
 
-def compress_maps(
-    maps: TransportMaps,
-    n_knots: int,
-    max_displacement: float | None,
-    bends_often: bool,
-    keep_tails: bool = False,
-) -> TransportMaps | CompressedMaps:
-    """Compress fitted maps for a model, to about `n_knots` knots each.
+@dataclass(frozen=True)
+class Compression:
+    """How a model stores the maps of a stage: with how many knots, and where.
 
     Parameters
     ----------
-    maps : the maps as they were fitted
-    n_knots : knots of each map; see also `max_displacement`
-    max_displacement : an upper bound on how far a value moves. If it is unknown, None,
-        knots are spaced evenly. If it is known, maps that bend often and maps of sorted
-        particles get eight times as many knots
-    bends_often : whether the maps bend often, as maps of several classes do: they bend
-        within every class
-    keep_tails : whether to resolve the tails of sorted maps; otherwise they are
+    n_knots : about how many knots each map gets, 1 or more
+    max_displacement : an upper bound on how far a value moves. If it is known, maps on
+        a grid get their knots where they bend, and maps with many bends get eight times
+        as many. If it is unknown, None, the knots of a grid are spaced evenly
+    shared_by_conditions : whether conditions share the maps. Maps on a grid then have
+        many bends, because they bend within every class. Sorted maps always have many:
+        between any two particles
+    keeps_tails : whether to resolve the tails of sorted maps; otherwise they are
         averages
     """
-    if isinstance(maps, SmoothMaps):  # they have few knots as they are
-        return maps
-    if max_displacement is not None:
-        is_sorted = isinstance(maps, KnotMaps)
-        n_knots = _knots_for_bends(n_knots, is_sorted, bends_often)
-    if isinstance(maps, KnotMaps):
-        return _compress_sorted(maps, n_knots, keep_tails)
-    n_bins = maps.values.shape[1] - 1
-    if max_displacement is None or n_knots >= n_bins:
-        return compress_grid_evenly(maps, n_knots)
-    return compress_grid_at_bends(
-        maps, _within_compressed_limits(n_knots), max_displacement
-    )
 
+    n_knots: int
+    max_displacement: float | None = None
+    shared_by_conditions: bool = False
+    keeps_tails: bool = False
 
-def map_bytes(n_knots: int, n_bins: int | None, bends_often: bool) -> int:
-    """The most bytes of one map that is compressed with a known `max_displacement`.
+    def compress(self, maps: TransportMaps) -> TransportMaps | CompressedMaps:
+        """The fitted maps as the model stores them."""
+        if isinstance(maps, SmoothMaps):  # they have few knots as they are
+            return maps
+        if isinstance(maps, KnotMaps):
+            return _compress_sorted(maps, self._n_sorted_knots, self.keeps_tails)
+        n_knots = self._n_grid_knots
+        n_bins = maps.values.shape[1] - 1
+        if self.max_displacement is None or n_knots >= n_bins:
+            return compress_grid_evenly(maps, n_knots)
+        n_knots = _within_compressed_limits(n_knots)
+        return compress_grid_at_bends(maps, n_knots, self.max_displacement)
 
-    The other arguments are those of `compress_maps`; `n_bins` is None if the map was
-    sorted.
-    """
-    if n_knots == 0:
-        return 0
-    is_sorted = n_bins is None
-    n_knots = _knots_for_bends(n_knots, is_sorted, bends_often)
-    if n_bins is None:
-        return 8 * n_knots  # positions before and after, 4 bytes each
-    if n_knots >= n_bins:
-        return 4 * n_bins + 20  # values on the whole grid, and the range
-    return 6 * _within_compressed_limits(n_knots) + 16  # edges, displacements, range
+    def map_bytes(self, n_bins: int | None) -> int:
+        """The most bytes of one compressed map in float32.
 
+        It was fitted on a grid of `n_bins`, or to sorted particles if this is None.
+        """
+        if n_bins is None:
+            return 8 * self._n_sorted_knots  # positions before and after, 4 bytes each
+        n_knots = self._n_grid_knots
+        if self.max_displacement is None or n_knots >= n_bins:
+            return 4 * min(n_knots, n_bins) + 20  # values on a grid, and the range
+        # Edges, displacements, range.
+        return 6 * _within_compressed_limits(n_knots) + 16
 
-def _knots_for_bends(n_knots: int, is_sorted: bool, bends_often: bool) -> int:
-    """`n_knots`, or more for maps that bend often.
+    @property
+    def _n_sorted_knots(self) -> int:
+        """The knots of maps through sorted particles."""
+        if self.max_displacement is None:
+            return self.n_knots
+        return self.n_knots * _MANY_BENDS_FACTOR
 
-    Maps of sorted particles always do: they bend between any two particles.
-    """
-    if is_sorted or bends_often:
-        return n_knots * _MORE_KNOTS_AT_BENDS
-    return n_knots
+    @property
+    def _n_grid_knots(self) -> int:
+        """The knots of maps on a grid."""
+        if self.max_displacement is None or not self.shared_by_conditions:
+            return self.n_knots
+        return self.n_knots * _MANY_BENDS_FACTOR
 
 
 def _within_compressed_limits(n_knots: int) -> int:
@@ -127,11 +129,16 @@ def compress_grid_evenly(grid: GridMaps, n_knots: int) -> GridMaps:
 
 
 def _values_at_new_edges(values: Tensor, n_bins: int) -> Tensor:
-    """The values (h, B + 1) of maps at the edges of `n_bins` equal bins."""
-    edges = torch.arange(n_bins + 1, device=values.device)
-    scaled = edges * (values.shape[1] - 1)
-    left = (scaled // n_bins).clamp(max=values.shape[1] - 2)
-    share = (scaled - left * n_bins).to(values.dtype) / n_bins
+    """The values (h, n_bins + 1) of maps at the edges of other equal bins.
+
+    `values` (h, B + 1) are those at the edges of B bins. In whole numbers, for exact
+    results: new edge e is at e·B of the n_bins·B smallest parts, and old edge b is at
+    b·n_bins.
+    """
+    n_old_bins = values.shape[1] - 1
+    place = torch.arange(n_bins + 1, device=values.device) * n_old_bins
+    left = (place // n_bins).clamp(max=n_old_bins - 1)
+    share = (place - left * n_bins).to(values.dtype) / n_bins
     return torch.lerp(values[:, left], values[:, left + 1], share)
 
 
@@ -207,12 +214,13 @@ def compress_knots_with_tails(knot_maps: KnotMaps, n_knots: int) -> KnotMaps:
     jumps = _jumps(knot_maps.values)
     if jumps is None:
         return _average_over_cells(knot_maps, bounds)
-    beside = torch.cat((jumps - 1, jumps, jumps + 1), 1).clamp(0, size)
-    row_bounds = torch.cat((bounds.expand(len(beside), -1), beside), 1)
-    row_bounds = row_bounds.sort(1).values
+    # The bounds of the two cells beside each jump, of one particle each.
+    jump_bounds = torch.cat((jumps - 1, jumps, jumps + 1), 1).clamp(0, size)
+    bounds_of_rows = torch.cat((bounds.expand(len(jumps), -1), jump_bounds), 1)
+    bounds_of_rows = bounds_of_rows.sort(1).values
     return KnotMaps(
-        _means_of_row_cells(knot_maps.knots, row_bounds),
-        _means_of_row_cells(knot_maps.values, row_bounds),
+        _means_of_row_cells(knot_maps.knots, bounds_of_rows),
+        _means_of_row_cells(knot_maps.values, bounds_of_rows),
     )
 
 
@@ -241,9 +249,9 @@ def _cell_means(t: Tensor, bounds: Tensor) -> Tensor:
     """Averages of t (h, n) over cells between bounds (E + 1,) that all rows share."""
     first = bounds[:-1, None]
     count = bounds.diff()[:, None]
-    member = torch.arange(int(count.max()), device=bounds.device)
-    index = (first + member).clamp(max=t.shape[1] - 1)
-    cells = torch.where(member < count, t[:, index], 0.0)
+    place_in_cell = torch.arange(int(count.max()), device=bounds.device)
+    index = (first + place_in_cell).clamp(max=t.shape[1] - 1)
+    cells = torch.where(place_in_cell < count, t[:, index], 0.0)  # (h, E, largest cell)
     return (cells.sum(2, dtype=torch.float64) / count[:, 0]).to(t.dtype)
 
 

@@ -35,7 +35,7 @@ from torch import Tensor
 from sliceflow.arrays import chunks
 from sliceflow.engine.batches import Batch, Target
 from sliceflow.engine.clouds import Cloud, Permutation, PointIndices
-from sliceflow.engine.compression import compress_maps
+from sliceflow.engine.compression import Compression
 from sliceflow.engine.encoded_y import (
     ClassIndices,
     EncodedY,
@@ -405,13 +405,13 @@ class Step:
             return None
         model_maps: TransportMaps | CompressedMaps = maps
         if stage.max_knots is not None:
-            model_maps = compress_maps(
-                maps,
+            compression = Compression(
                 stage.max_knots,
-                max_displacement=stage.max_displacement,
-                bends_often=self.spec.shared_condition_dim > 0,
-                keep_tails=stage.is_axis_stage,
+                stage.max_displacement,
+                shared_by_conditions=self.spec.shared_condition_dim > 0,
+                keeps_tails=stage.is_axis_stage,
             )
+            model_maps = compression.compress(maps)
         return ModelStep(
             self.stage_index, self.step_index, model_maps, frame.theta_to_store
         )

@@ -23,12 +23,7 @@ from torch import Tensor
 from sliceflow.engine.clouds import ALL_POINTS, Cloud, PointSelection
 from sliceflow.engine.encoded_y import add_condition_offset
 from sliceflow.engine.random import Seed
-from sliceflow.engine.rotations import (
-    MAX_UNPOOLED_DIMENSION,
-    POOL_SIZE,
-    rotation,
-    rotations_per_draw,
-)
+from sliceflow.engine.rotations import rotation, rotation_bytes
 from sliceflow.validation import require_bool, require_int
 
 if TYPE_CHECKING:
@@ -150,9 +145,9 @@ class FrameKind(Protocol):
         self,
         seed: Seed,
         step_index: int,
-        x: Tensor,
+        x_p: Tensor,
         condition_dim: int = 0,
-        data: Tensor | None = None,
+        x_q: Tensor | None = None,
     ) -> Frame:
         """Make the frame of a step.
 
@@ -162,13 +157,14 @@ class FrameKind(Protocol):
             The seed of the stage.
         step_index : int
             The index of the step in its stage.
-        x : tensor (d, M)
+        x_p : tensor (d, M)
             The particles. The frame has their device and dtype. Most kinds use nothing
             else of them.
         condition_dim : int, default 0
             l, the dimension of the condition; 0 is none.
-        data : tensor (d, N) or None, default None
-            The data, for kinds that are fitted to both.
+        x_q : tensor (d, N) or None, default None
+            The data, for kinds that are fitted to both. A model that is replayed has
+            none.
 
         Returns
         -------
@@ -183,33 +179,34 @@ def sees_condition(kind: FrameKind, x: Tensor, condition_dim: int) -> bool:
     The kind makes a frame for the points x (d, n), to see whether it has `theta_y`. A
     frame that is no `DenseFrame` may project y in its own way, and counts as seeing.
     """
-    if type(kind) in (Random, Orthogonal):  # whose frames take long in many columns
+    if type(kind) in (Random, Orthogonal):  # spares a frame, slow in many columns
         return True
     frame = kind.make_frame(Seed(0), 0, x, condition_dim, x)
     return not isinstance(frame, DenseFrame) or frame.theta_y is not None
 
 
 def frame_bytes(kind: FrameKind, d: int, condition_dim: int, itemsize: int) -> int:
-    """Peak memory to draw one frame; that of a rotation has its pool and the result."""
+    """Peak memory to make one frame for points in d dimensions.
+
+    Parameters
+    ----------
+    kind : the kind of frame; one of a user's own counts as drawing `max_directions`
+    d, condition_dim : the dimensions of the points and of the condition
+    itemsize : bytes of one value of the points
+    """
     if isinstance(kind, Axis):
         return 0
     if isinstance(kind, Orthogonal):
-        offset_bytes = 40 * d * condition_dim
-        if d <= MAX_UNPOOLED_DIMENSION:
-            return offset_bytes
-        pool = POOL_SIZE * 8
-        making_the_pool = 4 * 8  # normal numbers, Q, R, and Q with signs, of a rotation
-        # A, A·D, B and A·D·B in float64; rounded; padded.
-        multiplying = rotations_per_draw(d) * (4 * 8 + 2 * itemsize)
-        result = 2 * itemsize
-        return offset_bytes + d * d * (
-            pool + max(making_the_pool, multiplying) + result
-        )
-    h = kind.max_directions(d)
+        # Five arrays in float64, while theta_y is drawn.
+        theta_y_bytes = d * condition_dim * 5 * 8
+        return rotation_bytes(d, itemsize) + theta_y_bytes
+    n_drawn = kind.max_directions(d) * (d + condition_dim)
     # Four arrays in float64 (drawn, joined, normalized, signed), and two in the type of
     # the particles.
-    bytes_per_number = 4 * 8 + 2 * itemsize
-    return h * (d + condition_dim) * bytes_per_number
+    drawn_bytes = n_drawn * (4 * 8 + 2 * itemsize)
+    if isinstance(kind, MaxSliced):  # whose directions climb from those of a rotation
+        drawn_bytes += rotation_bytes(d, itemsize)
+    return drawn_bytes
 
 
 def largest_step_size(n_directions: int, d: int) -> float:
@@ -259,18 +256,18 @@ class Random:
         self,
         seed: Seed,
         step_index: int,
-        x: Tensor,
+        x_p: Tensor,
         condition_dim: int = 0,
-        data: Tensor | None = None,
+        x_q: Tensor | None = None,
     ) -> DenseFrame:
         """The frame of a step; see `FrameKind`."""
         seed = seed.child("fixed") if self.fixed else seed.child(step_index)
         h = self.n_directions
-        d = len(x)
+        d = len(x_p)
         normal_x = seed.child("x").normal(h, d)
         normal_y = seed.child("y").normal(h, condition_dim)
         joint = torch.cat((normal_x, normal_y), dim=1)
-        joint = torch.nn.functional.normalize(joint, dim=1).to(x.device, x.dtype)
+        joint = torch.nn.functional.normalize(joint, dim=1).to(x_p.device, x_p.dtype)
         theta_y = joint[:, d:] if condition_dim else None
         return DenseFrame(joint[:, :d], theta_y, frame_bound=h / d)
 
@@ -283,8 +280,8 @@ class Orthogonal:
 
     Examples
     --------
-    >>> x = torch.randn(5, 10, dtype=torch.float64)
-    >>> theta = Orthogonal().make_frame(Seed(0), 0, x).theta
+    >>> x_p = torch.randn(5, 10, dtype=torch.float64)
+    >>> theta = Orthogonal().make_frame(Seed(0), 0, x_p).theta
     >>> bool(torch.allclose(theta @ theta.T, torch.eye(5, dtype=theta.dtype)))
     True
     """
@@ -297,15 +294,15 @@ class Orthogonal:
         self,
         seed: Seed,
         step_index: int,
-        x: Tensor,
+        x_p: Tensor,
         condition_dim: int = 0,
-        data: Tensor | None = None,
+        x_q: Tensor | None = None,
     ) -> DenseFrame:
         """The frame of a step; see `FrameKind`."""
-        d = len(x)
-        theta = rotation(seed, step_index, d, x.device, x.dtype)
+        d = len(x_p)
+        theta = rotation(seed, step_index, d, x_p.device, x_p.dtype)
         theta_y = condition_directions(
-            seed.child(step_index), d, condition_dim, x.device, x.dtype
+            seed.child(step_index), d, condition_dim, x_p.device, x_p.dtype
         )
         return DenseFrame(theta, theta_y)
 
@@ -337,11 +334,11 @@ class MaxSliced:
 
     Examples
     --------
-    >>> x = torch.randn(6, 2000, generator=torch.Generator().manual_seed(0))
-    >>> data = x.clone()
-    >>> data[4] *= 3  # they differ along the fifth coordinate alone
+    >>> x_p = torch.randn(6, 2000, generator=torch.Generator().manual_seed(0))
+    >>> x_q = x_p.clone()
+    >>> x_q[4] *= 3  # they differ along the fifth coordinate alone
     >>> kind = MaxSliced(n_directions=1, n_iterations=50)
-    >>> frame = kind.make_frame(Seed(0), 0, x, data=data)
+    >>> frame = kind.make_frame(Seed(0), 0, x_p, x_q=x_q)
     >>> frame.theta.abs().argmax().item()
     4
     """
@@ -362,24 +359,24 @@ class MaxSliced:
         self,
         seed: Seed,
         step_index: int,
-        x: Tensor,
+        x_p: Tensor,
         condition_dim: int = 0,
-        data: Tensor | None = None,
+        x_q: Tensor | None = None,
     ) -> DenseFrame:
         """The frame of a step; see `FrameKind`."""
-        if data is None:
+        if x_q is None:
             raise ValueError("max-sliced directions are fitted to particles and data")
-        d = len(x)
-        n = min(_MAX_COMPARED_POINTS, x.shape[1], data.shape[1])
+        d = len(x_p)
+        n = min(_MAX_COMPARED_POINTS, x_p.shape[1], x_q.shape[1])
         u = seed.child("compared").uniform(
-            2, n, first_row=2 * step_index, device=x.device
+            2, n, first_row=2 * step_index, device=x_p.device
         )
-        x_p = x[:, (u[0] * x.shape[1]).long()]
-        x_q = data[:, (u[1] * data.shape[1]).long()]
-        theta = rotation(seed, step_index, d, x.device, x.dtype)
-        theta = theta[: self.max_directions(d)]
+        compared_p = x_p[:, (u[0] * x_p.shape[1]).long()]
+        compared_q = x_q[:, (u[1] * x_q.shape[1]).long()]
+        start = rotation(seed, step_index, d, x_p.device, x_p.dtype)
+        theta = start[: self.max_directions(d)]
         for _ in range(self.n_iterations):
-            theta = _ascent_step(theta, x_p, x_q)
+            theta = _ascent_step(theta, compared_p, compared_q)
         theta = theta.contiguous()
         return DenseFrame(theta, None, theta_to_store=theta)
 
@@ -428,9 +425,9 @@ class Axis:
         self,
         seed: Seed,
         step_index: int,
-        x: Tensor,
+        x_p: Tensor,
         condition_dim: int = 0,
-        data: Tensor | None = None,
+        x_q: Tensor | None = None,
     ) -> DenseFrame:
         """The frame of a step; see `FrameKind`."""
         return DenseFrame(None, None)

@@ -45,11 +45,11 @@ def as_array(y: Any, name: str = "y") -> NDArray[Any]:
 
 def _needs_objects(values: Sequence[Any]) -> bool:
     """Whether numpy would change the values: tuples, or values of mixed kinds."""
-    kinds = {type(value) for value in values}
-    if kinds == {tuple}:
+    types = {type(value) for value in values}
+    if types == {tuple}:
         return True
-    only_numbers = all(_is_number(kind) and kind is not bool for kind in kinds)
-    return len(kinds) > 1 and not only_numbers
+    only_numbers = all(_is_number_type(t) and t is not bool for t in types)
+    return len(types) > 1 and not only_numbers
 
 
 def object_array(values: Sequence[Any]) -> NDArray[Any]:
@@ -64,13 +64,14 @@ def row_tuples(rows: NDArray[Any]) -> NDArray[Any]:
     return object_array([tuple(row) for row in rows.tolist()])
 
 
-def _is_number(kind: type) -> bool:
-    return issubclass(kind, (int, float, np.number))
+def _is_number_type(type_: type) -> bool:
+    """Whether objects of this type are numbers, also truth values of Python."""
+    return issubclass(type_, (int, float, np.number))
 
 
 def are_numbers(values: Any) -> bool:
     """Whether all values are numbers."""
-    return all(_is_number(type(value)) for value in values)
+    return all(_is_number_type(type(value)) for value in values)
 
 
 def label_key(label: Any) -> Hashable:
@@ -137,11 +138,13 @@ def _check_no_fractions_in_tuples(array: NDArray[Any], name: str) -> None:
             continue
         for row, value in enumerate(values):
             if value % 1 != 0:
-                fact = f"{name} is tuples: labels, but {format_label(labels[row])} "
-                fact += f"holds a fraction, {format_label(value)}"
-                hint = "pass an array (n, l) for a continuous condition: np.array(y), "
-                hint += "with dtype=object if some columns are labels"
-                raise DataError(fact, hint, row=row)
+                raise DataError(
+                    f"{name} is tuples: labels, but {format_label(labels[row])} "
+                    f"holds a fraction, {format_label(value)}",
+                    "pass an array (n, l) for a continuous condition: np.array(y), "
+                    "with dtype=object if some columns are labels",
+                    row=row,
+                )
 
 
 def _is_date(label: Any) -> bool:
@@ -158,7 +161,7 @@ def _is_missing(label: Any) -> bool:
     if isinstance(label, tuple):
         return any(_is_missing(part) for part in label if part is not None)
     try:
-        return label is None or bool(label != label)
+        return label is None or bool(label != label)  # as NaN and NaT do
     except TypeError:  # the truth value of pandas' NA
         return True
 

@@ -5,8 +5,8 @@ any projections z (h, n), whatever transport has fitted them. So do `SmoothMaps`
 densities, which are in the module `smooth_maps`.
 
 If each of C classes has its own maps (ξ = ∞), a step fits C·h maps, and everything that
-belongs to maps (knots, counts, costs) has C·h rows, stacked class by class: the first h
-rows are the h directions of class 0, the next h rows those of class 1, and so on.
+belongs to maps (knots, counts) has C·h rows, stacked class by class: the first h rows
+are the h directions of class 0, the next h rows those of class 1, and so on.
 `kernels.rows_of_class_maps` is the slice of one class. What belongs to points (z, dz)
 keeps its h rows: there a class is a slice of the points, `ClassSlices`.
 """
@@ -14,7 +14,7 @@ keeps its h rows: there a class is a slice of the points, `ClassSlices`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import torch
@@ -78,6 +78,44 @@ class KnotMaps:
             return backend.displace_knots(z_class, self.knots[rows], self.values[rows])
 
         return kernels.displace_by_class(z, _class_starts(cloud), displace)
+
+    def shrunk(
+        self,
+        mean_squared_displacement: Tensor,
+        thresholds: Tensor,
+        variance: Tensor | None = None,
+    ) -> tuple[KnotMaps, Tensor]:
+        """Maps nearer to the identity, z + f·(T(z) − z), and the factors f (h,).
+
+        The factor of a map is f = max(0, 1 − r·σ²/w); `ShrunkTransport` says why.
+
+        Parameters
+        ----------
+        mean_squared_displacement : w (h,), that of the particles
+        thresholds : r (C,), one for each class; (1,) without classes
+        variance : σ² (h,); None takes that of the knots, which are particles
+        """
+        if variance is None:
+            variance = self._knot_variance()
+        factors = kernels.for_tensor(self.knots).shrink_factor(
+            mean_squared_displacement.double(), thresholds, variance
+        )
+        weights = factors[:, None].to(self.values.dtype)
+        values = torch.lerp(self.knots, self.values, weights)
+        return replace(self, values=values), factors
+
+    def _knot_variance(self) -> Tensor:
+        """The variance (h,) or (C·h,) of each map's knots; 0 if it moves nothing."""
+        if self.knots_per_class is None:
+            return self.knots.double().var(1, correction=0)
+        h = len(self.knots) // len(self.knots_per_class)
+        variances = []
+        for class_maps in self.split_classes():
+            if class_maps is None:
+                variances.append(self.knots.new_zeros(h, dtype=torch.float64))
+            else:
+                variances.append(class_maps._knot_variance())
+        return torch.cat(variances)
 
     def split_classes(self) -> list[KnotMaps | None]:
         """The maps of each class, without padding; None for maps that move nothing."""
@@ -175,6 +213,28 @@ class GridMaps:
         return kernels.for_tensor(z).displace_grid(
             z, self.lo, self.hi, self.values, _class_starts(cloud)
         )
+
+    def shrunk(
+        self,
+        mean_squared_displacement: Tensor,
+        thresholds: Tensor,
+        variance: Tensor | None = None,
+    ) -> tuple[GridMaps, Tensor]:
+        """Maps nearer to the identity, and their factors; see `KnotMaps.shrunk`.
+
+        Without a `variance`, it is that of the particles as `counts` has them.
+        """
+        assert self.counts is not None, "only a fit shrinks its maps"
+        values, factors = kernels.for_tensor(self.values).shrink(
+            self.lo,
+            self.hi,
+            self.values,
+            self.counts,
+            mean_squared_displacement,
+            thresholds,
+            variance,
+        )
+        return replace(self, values=values), factors
 
 
 TransportMaps = KnotMaps | GridMaps | SmoothMaps

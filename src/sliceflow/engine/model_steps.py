@@ -53,11 +53,11 @@ class CompressedMaps:
 
     def check_saved(self) -> None:
         """Raise a ValueError if these maps cannot be applied."""
-        self._check_edges()
+        self._check_knots()
         self._check_map_indices()
         self._check_range()
 
-    def _check_edges(self) -> None:
+    def _check_knots(self) -> None:
         edges = self.edges
         n_knots = edges.shape[1]
         is_float = self.dtype in (torch.float32, torch.float64)
@@ -153,15 +153,17 @@ class CompressedMaps:
 
         So identity maps need not be stored: `with_identity_maps` makes the same ones.
         """
-        moving = self.quantized_displacements.any(1)
+        is_moving = self.quantized_displacements.any(1)
         n_knots = self.edges.shape[1]
-        even = torch.arange(n_knots, device=self.edges.device)
-        even = (even * self.n_bins // (n_knots - 1)).to(self.edges.dtype)
+        knot_indices = torch.arange(n_knots, device=self.edges.device)
+        even_edges = knot_indices * self.n_bins // (n_knots - 1)
         return replace(
             self,
-            lo=torch.where(moving, self.lo, -1.0),
-            hi=torch.where(moving, self.hi, 1.0),
-            edges=torch.where(moving[:, None], self.edges, even),
+            lo=torch.where(is_moving, self.lo, -1.0),
+            hi=torch.where(is_moving, self.hi, 1.0),
+            edges=torch.where(
+                is_moving[:, None], self.edges, even_edges.to(self.edges.dtype)
+            ),
         )
 
 

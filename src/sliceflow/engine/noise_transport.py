@@ -96,24 +96,25 @@ class GaussianizingTransport:
                 "classes have separate maps, which a GaussianizingTransport does not "
                 "solve for: run one flow for each class"
             )
-        maps = self._fit_map(z_p).relaxed(self.relaxation)
+        maps = self._fit_maps(z_p).relaxed(self.relaxation)
         dz = maps.displace(z_p)
-        # The distance that is left before the step, of which the step does a share.
-        cost = (dz / self.relaxation).square().mean(1)
-        return TransportSolution(maps, cost, dz)
+        # Listeners hear of the whole distance to N(0, 1), of which a step does a share.
+        whole_displacement = dz / self.relaxation
+        return TransportSolution(maps, whole_displacement.square().mean(1), dz)
 
-    def _fit_map(self, z: Tensor) -> SmoothMaps:
-        """The maps T, without relaxation."""
+    def _fit_maps(self, z: Tensor) -> SmoothMaps:
+        """The maps T of z (h, n), without relaxation."""
         mean = z.mean(1, keepdim=True)
         deviation = z.std(1, keepdim=True).clamp(min=torch.finfo(z.dtype).tiny)
         standardized = (z - mean) / deviation
-        problem = _Likelihood.from_values(standardized, self.n_knots, self.penalty)
-        first, slopes = problem.maximize(self.n_iterations)
+        likelihood = _Likelihood.from_values(standardized, self.n_knots, self.penalty)
+        first_values, slopes = likelihood.maximize(self.n_iterations)
         # The ends belong to the tails: if only these were limited, the density would
         # jump at the outermost datum, and rounding would decide on which side it is.
         ends = slopes[:, [0, -1]].clamp(max=MAX_TAIL_SLOPE)
         slopes = torch.cat((ends[:, :1], slopes[:, 1:-1], ends[:, 1:]), 1)
-        return SmoothMaps(mean + deviation * problem.knots, slopes / deviation, first)
+        knots = mean + deviation * likelihood.knots
+        return SmoothMaps(knots, slopes / deviation, first_values)
 
 
 class _Evaluation(NamedTuple):
@@ -157,16 +158,19 @@ class _Likelihood:
         nodes = _subdivided(knots)
         hats = _hat_functions(n_knots, z.dtype, z.device)
         half_sums = (hats[1:] + hats[:-1]) / 2
+        # T rises by the mean of the slopes at two nodes times their distance.
         pieces = half_sums * nodes.diff(dim=1)[:, :, None]
         start = pieces.new_zeros(len(z), 1, n_knots)
-        per_step = (n_knots - 1) / (2 * max_normal) * penalty / n
+        # penalty/(n·Δ): normal values are about from −max_normal to max_normal.
+        knots_per_unit = (n_knots - 1) / (2 * max_normal)
+        weight = knots_per_unit * penalty / n
         return cls(
             knots=knots,
             nodes=nodes,
             shares=_linear_counts(z, nodes) / n,
             hats=hats,
             integrals=torch.cat((start, pieces.cumsum(1)), 1),
-            penalty_matrix=per_step * _squared_differences(n_knots, z.dtype, z.device),
+            penalty_matrix=weight * _squared_differences(n_knots, z.dtype, z.device),
         )
 
     def maximize(self, n_iterations: int) -> tuple[Tensor, Tensor]:
@@ -346,24 +350,24 @@ class LeastGaussianRotation:
         self,
         seed: Seed,
         step_index: int,
-        x: Tensor,
+        x_p: Tensor,
         condition_dim: int = 0,
-        data: Tensor | None = None,
+        x_q: Tensor | None = None,
     ) -> DenseFrame:
         """The frame of a step; see `FrameKind`. There are no conditions."""
-        d, n = x.shape
-        compared = x
+        d, n = x_p.shape
+        compared = x_p
         if n > _MAX_COMPARED:
             u = seed.child("compared").uniform(1, _MAX_COMPARED, first_row=step_index)
-            compared = x[:, (u[0] * n).long().to(x.device)]
+            compared = x_p[:, (u[0] * n).long().to(x_p.device)]
         candidates = []
         for number in range(self.n_candidates):
             child = seed.child("candidate", number)
-            candidates.append(rotation(child, step_index, d, x.device, x.dtype))
+            candidates.append(rotation(child, step_index, d, x_p.device, x_p.dtype))
         if d > 1:
-            start = rotation(seed.child("ica"), step_index, d, x.device, x.dtype)
+            start = rotation(seed.child("ica"), step_index, d, x_p.device, x_p.dtype)
             candidates.append(_independent_directions(compared, start, step_index))
-        quantiles = _normal_quantiles(compared.shape[1], x.dtype, x.device)
+        quantiles = _normal_quantiles(compared.shape[1], x_p.dtype, x_p.device)
         distances = torch.stack(
             [_distance_to_normal(theta @ compared, quantiles) for theta in candidates]
         )

@@ -47,7 +47,9 @@ def proportional_indices(y: EncodedY, m: int, seed: Seed, minimum: int = 0) -> T
     _increase_to_minimum(counts, class_sizes > 0, minimum)
     # All data of a class have the same condition: any index of the class will do.
     first_of_class = torch.zeros(len(class_sizes), dtype=torch.int64)
-    first_of_class[y.values.flip(0)] = torch.arange(n - 1, -1, -1)
+    first_of_class.scatter_reduce_(
+        0, y.values.long(), torch.arange(n), "amin", include_self=False
+    )
     indices = torch.repeat_interleave(first_of_class, counts)
     return indices[seed.child("order").permutation(m)]
 
@@ -58,18 +60,20 @@ def _proportional_counts(class_sizes: Tensor, m: int) -> Tensor:
     counts = share.floor().long()
     # A stable order, by class index: the same on every machine.
     by_remainder = torch.argsort(share - counts, descending=True, stable=True)
-    counts[by_remainder[: m - int(counts.sum())]] += 1
+    n_left = m - int(counts.sum())
+    counts[by_remainder[:n_left]] += 1
     return counts
 
 
 def _increase_to_minimum(counts: Tensor, is_present: Tensor, minimum: int) -> None:
     """Increase the counts (C,) of classes that are present to a minimum, in place.
 
-    The largest class gives them particles, as long as it has more than the minimum.
+    The largest class gives them particles, one at a time, as long as it has more than
+    the minimum.
     """
-    too_small = is_present & (counts < minimum)
-    for c in torch.nonzero(too_small)[:, 0].tolist():
-        while counts[c] < minimum < int(counts.max()):
+    is_too_small = is_present & (counts < minimum)
+    for c in torch.nonzero(is_too_small)[:, 0].tolist():
+        while counts[c] < minimum and counts.max() > minimum:
             counts[counts.argmax()] -= 1
             counts[c] += 1
 

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 # At most this many numbers are converted at a time, which bounds the temporary int64
 # words to some 100 MB.
 _NUMBERS_PER_CHUNK = 1 << 22
-# Words that Philox makes of one counter, a "quad".
+# Philox makes four words of one counter. These four, and the numbers made of them, are
+# a "quad" below. Every row of numbers begins with a new quad.
 _WORDS_PER_COUNTER = 4
 
 
@@ -69,10 +70,8 @@ class Seed:
             return cls(int(random_state.randint(0, 2**31 - 1)))
         if isinstance(random_state, np.random.Generator):
             return cls(int(random_state.integers(0, 2**63 - 1)))
-        kinds = "None, an int >= 0, a numpy RandomState or a numpy Generator"
-        raise ParameterError(
-            "random_state", random_state, "cannot seed anything", f"pass {kinds}"
-        )
+        hint = "pass None, an int >= 0, a numpy RandomState or a numpy Generator"
+        raise ParameterError("random_state", random_state, "cannot seed anything", hint)
 
     def child(self, *names: str | SupportsIndex) -> Seed:
         """A node below this one. Integers of any type give the same node."""
@@ -137,20 +136,22 @@ class Seed:
         # On a GPU a call per row would cost more than the unused numbers.
         if part == slice(0, columns) or torch.device(device).type != "cpu":
             return self.uniform(rows, columns, dtype=dtype, device=device, part=part)
-        quads = math.ceil(columns / _WORDS_PER_COUNTER)
-        first = part.start // _WORDS_PER_COUNTER
-        end = math.ceil(part.stop / _WORDS_PER_COUNTER)
-        skipped = _WORDS_PER_COUNTER * first
-        shape = (rows, part.stop - part.start)
-        out = torch.empty(shape, dtype=torch.float64 if dtype is None else dtype)
-        for row in range(rows):  # the quads of each row that hold the part
-            numbers = self.uniform(
-                end - first,
+        quads_per_row = math.ceil(columns / _WORDS_PER_COUNTER)
+        # Only the quads of a row that hold the part are drawn.
+        first_quad = part.start // _WORDS_PER_COUNTER
+        end_quad = math.ceil(part.stop / _WORDS_PER_COUNTER)
+        n_before = part.start - first_quad * _WORDS_PER_COUNTER
+        part_size = part.stop - part.start
+        out_dtype = torch.float64 if dtype is None else dtype
+        out = torch.empty((rows, part_size), dtype=out_dtype)
+        for row in range(rows):
+            quads = self.uniform(
+                end_quad - first_quad,
                 _WORDS_PER_COUNTER,
-                first_row=row * quads + first,
+                first_row=row * quads_per_row + first_quad,
                 dtype=dtype,
             )
-            out[row] = numbers.view(-1)[part.start - skipped : part.stop - skipped]
+            out[row] = quads.view(-1)[n_before : n_before + part_size]
         return out
 
     def normal(
@@ -195,10 +196,12 @@ class Seed:
         """(rows, 4·⌈columns/4⌉) 32-bit words; row i depends on first_row + i alone."""
         from sliceflow import kernels
 
-        quads = math.ceil(columns / _WORDS_PER_COUNTER)
+        quads_per_row = math.ceil(columns / _WORDS_PER_COUNTER)
         philox = kernels.for_device(device).philox
-        words = philox(first_row * quads, rows * quads, self.key, device)
-        return words.view(rows, _WORDS_PER_COUNTER * quads)
+        words = philox(
+            first_row * quads_per_row, rows * quads_per_row, self.key, device
+        )
+        return words.view(rows, quads_per_row * _WORDS_PER_COUNTER)
 
     def _numbers(
         self,
@@ -212,20 +215,21 @@ class Seed:
     ) -> Tensor:
         """Numbers (rows, columns), or a `part` of the columns.
 
-        `draw` is a kernel: it gives four numbers for each counter. They are drawn by
-        blocks of rows, which bounds the memory.
+        ``draw(first, n, key, device)`` is a kernel: the n quads (n, 4) of the counters
+        from `first` on. They are drawn by blocks of rows, which bounds the memory.
         """
         import torch
 
         if part is None:
             part = slice(0, columns)
         out = torch.empty((rows, part.stop - part.start), dtype=dtype, device=device)
-        quads = math.ceil(columns / _WORDS_PER_COUNTER)
+        quads_per_row = math.ceil(columns / _WORDS_PER_COUNTER)
         rows_per_chunk = max(1, _NUMBERS_PER_CHUNK // max(1, columns))
         key = self.key
         for begin in range(0, rows, rows_per_chunk):
-            n = min(rows_per_chunk, rows - begin)
-            numbers = draw((first_row + begin) * quads, n * quads, key, device)
-            numbers = numbers.view(n, _WORDS_PER_COUNTER * quads)
-            out[begin : begin + n] = numbers[:, part]
+            n_rows = min(rows_per_chunk, rows - begin)
+            first_quad = (first_row + begin) * quads_per_row
+            quads = draw(first_quad, n_rows * quads_per_row, key, device)
+            numbers = quads.view(n_rows, quads_per_row * _WORDS_PER_COUNTER)
+            out[begin : begin + n_rows] = numbers[:, part]
         return out

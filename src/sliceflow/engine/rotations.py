@@ -14,10 +14,10 @@ from sliceflow.engine.random import Seed
 
 # Up to this dimension each step draws its own rotation. For larger ones a QR
 # decomposition costs as much as the step, and a rotation is a product of pooled ones.
-MAX_UNPOOLED_DIMENSION = 16
+_MAX_UNPOOLED_DIMENSION = 16
 # Rotations in a pool. Pairs of them with random signs make 64·2^d rotations; a larger
 # pool takes more memory and QR decompositions, and makes rotations more independent.
-POOL_SIZE = 8
+_POOL_SIZE = 8
 # The random numbers of this many steps are drawn together, because drawing for a single
 # step costs more than the rest of a small step. Row `step_index` of a stream belongs to
 # that step, so this changes no result.
@@ -62,12 +62,12 @@ def _rotation_block(
     """The rotations of some steps of a stage: (number of steps, side, side)."""
     first = steps.start
     n_steps = len(steps)
-    if d <= MAX_UNPOOLED_DIMENSION:
+    if d <= _MAX_UNPOOLED_DIMENSION:
         normal = seed.child("x").normal(n_steps * d, d, first_row=first * d)
         rotations = uniform_rotations(normal.view(n_steps, d, d))
         return zero_padded(rotations.to(device, dtype), side)
     pool = _rotation_pool(seed.root, d, device)
-    pair = seed.child("pair").uniform(n_steps, 2, first_row=first) * POOL_SIZE
+    pair = seed.child("pair").uniform(n_steps, 2, first_row=first) * _POOL_SIZE
     pair = pair.long().to(device)
     uniform = seed.child("signs").uniform(n_steps, d, first_row=first, device=device)
     signs = torch.sign(uniform - 0.5)
@@ -75,17 +75,33 @@ def _rotation_block(
     return zero_padded(rotations.to(dtype), side)
 
 
+def rotation_bytes(d: int, itemsize: int) -> int:
+    """Peak memory to draw the rotation of a step, in a type of `itemsize` bytes.
+
+    Up to `_MAX_UNPOOLED_DIMENSION` it is next to nothing, and counts as 0.
+    """
+    if d <= _MAX_UNPOOLED_DIMENSION:
+        return 0
+    pool = _POOL_SIZE * 8
+    # One rotation of the pool: normal numbers, Q, R, and Q with signs, in float64.
+    making_the_pool = 4 * 8
+    # Of each rotation that is drawn: A, A·D, B and A·D·B in float64; rounded; padded.
+    multiplying = _rotations_per_draw(d) * (4 * 8 + 2 * itemsize)
+    result = 2 * itemsize
+    return d * d * (pool + max(making_the_pool, multiplying) + result)
+
+
 def steps_drawn_together(step_index: int, d: int) -> range:
     """The steps whose rotations are drawn together, `step_index` among them.
 
     The rotation of a step does not depend on the others: this only saves time.
     """
-    n_steps = rotations_per_draw(d)
+    n_steps = _rotations_per_draw(d)
     first = step_index // n_steps * n_steps
     return range(first, first + n_steps)
 
 
-def rotations_per_draw(d: int) -> int:
+def _rotations_per_draw(d: int) -> int:
     """Number of rotations of R^d that are drawn together."""
     return max(1, min(_STEPS_PER_DRAW, _MAX_ROTATION_NUMBERS // (d * d)))
 
@@ -97,8 +113,8 @@ def _rotation_pool(root: int, d: int, device: torch.device | str) -> Tensor:
     They are computed on the CPU, one at a time: QR needs three times the memory of its
     result.
     """
-    pool = torch.empty((POOL_SIZE, d, d), dtype=torch.float64, device=device)
-    for k in range(POOL_SIZE):
+    pool = torch.empty((_POOL_SIZE, d, d), dtype=torch.float64, device=device)
+    for k in range(_POOL_SIZE):
         normal = Seed(root).child("pool", d, k).normal(d, d)
         pool[k] = uniform_rotations(normal[None])[0]
     return pool

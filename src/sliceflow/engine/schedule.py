@@ -61,7 +61,7 @@ class Stage:
     stores_maps: bool = True  # whether the model has the steps of this stage
     max_knots: int | None = 512  # of each map in the model; None keeps all
     # An upper bound on how far one step can move a value. If it is known, maps on a
-    # grid are compressed to knots where they bend; see `compression.compress_maps`.
+    # grid are compressed to knots where they bend; see `compression.Compression`.
     max_displacement: float | None = None
     # Whether these are axis steps, which end a flow and give every coordinate exactly
     # the distribution of the data. So they add no noise, their maps are not shrunk and

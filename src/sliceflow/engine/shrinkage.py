@@ -21,7 +21,7 @@ from sliceflow.engine.encoded_y import (
     SeparateClassIndices,
 )
 from sliceflow.engine.flow import FlowSpec
-from sliceflow.engine.maps import GridMaps, KnotMaps
+from sliceflow.engine.maps import GridMaps, KnotMaps, TransportMaps
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import Transport, TransportSolution
 from sliceflow.errors import ParameterError
@@ -45,12 +45,12 @@ class ShrunkTransport:
     A map that is fitted to m particles and n data of the same distribution still moves
     particles: by about 3·σ²·(1/m + 1/n) in the mean square, where σ² is the variance
     along the direction. Thousands of such steps destroy detail. So the displacement
-    T(z) − z of a map with the cost w, its mean square, is multiplied by
+    T(z) − z of a map, whose mean square is w, is multiplied by
 
         max(0, 1 − κ·σ²·(1/m + 1/n)/w),
 
-    the factor of James and Stein. Maps that cost less than κ·σ²·(1/m + 1/n) become the
-    identity; noise alone costs as much on average if κ = 3.
+    the factor of James and Stein. Maps whose w is less than κ·σ²·(1/m + 1/n) become the
+    identity; that of noise alone is as much on average if κ = 3.
 
     If each class has its own maps, m, n and σ² are those of the class. If classes share
     the maps, ξ spreads them along each map, and noise adds up over the classes: σ² is
@@ -74,29 +74,40 @@ class ShrunkTransport:
     ) -> TransportSolution:
         """The shrunk maps from particles z_p (h, M) to data z_q (h, N)."""
         solution = self.transport.solve(z_p, z_q, batch)
+        fitted_maps = self._require_known_particles(solution.maps)
         variance = None
         if self.n_shared_classes:
             variance = self._variance_within_classes(z_q, batch)
-        thresholds = tuple(self.kappa * factor for factor in self.noise_factors)
-        threshold = _as_tensor(thresholds, solution.cost.device)
-        if isinstance(solution.maps, GridMaps) and solution.maps.counts is not None:
-            solution, factor = _shrink_grid(
-                solution, solution.maps, solution.maps.counts, threshold, variance
-            )
-        elif isinstance(solution.maps, KnotMaps):
+        maps, factors = fitted_maps.shrunk(
+            solution.mean_squared_displacement,
+            _as_tensor(self._thresholds, z_p.device),
+            variance,
+        )
+        dz = solution.dz
+        if dz is not None:
             slices_p = None if batch.class_slices is None else batch.class_slices[0]
-            solution, factor = _shrink_knots(
-                solution, solution.maps, threshold, variance, slices_p
-            )
-        else:
-            kind = type(solution.maps).__name__
-            raise ParameterError(
-                "transport",
-                self.transport,
-                f"makes maps of type {kind}, without the variance of their particles",
-                "set shrinkage=0, or use transport='auto'",
-            )
-        return solution._replace(active_fraction=(factor > 0).to(factor.dtype).mean())
+            dz = _scale(dz, factors, slices_p)
+        is_active = (factors > 0).to(factors.dtype)
+        return solution._replace(maps=maps, dz=dz, active_fraction=is_active.mean())
+
+    @property
+    def _thresholds(self) -> tuple[float, ...]:
+        """κ·(1/m + 1/n): the least w/σ² of a map that is not the identity."""
+        return tuple(self.kappa * factor for factor in self.noise_factors)
+
+    def _require_known_particles(self, maps: TransportMaps) -> KnotMaps | GridMaps:
+        """Fitted maps that know the variance of their particles, or raise."""
+        if isinstance(maps, KnotMaps):
+            return maps
+        if isinstance(maps, GridMaps) and maps.counts is not None:
+            return maps
+        kind = type(maps).__name__
+        raise ParameterError(
+            "transport",
+            self.transport,
+            f"makes maps of type {kind}, without the variance of their particles",
+            "set shrinkage=0, or use transport='auto'",
+        )
 
     def _variance_within_classes(self, z_q: Tensor, batch: Batch) -> Tensor:
         """The variance (h,) of the data z_q (h, n) of a batch, within their classes."""
@@ -181,6 +192,7 @@ def _share_of_batch(size: int, batch_size: int | None) -> float:
 
 
 def _noise_factor(m: float, n: float) -> float:
+    """1/m + 1/n, where fewer than one particle or datum count as one."""
     return 1 / max(1.0, m) + 1 / max(1.0, n)
 
 
@@ -196,19 +208,20 @@ def variance_within(
     ranks.
     """
     one_hot = torch.nn.functional.one_hot(y.values.long(), n_classes)
-    member = one_hot.double()  # (n, C)
-    # Row 0: the sizes of the classes. Row 1 is empty. Then two rows for each direction:
-    # the sums of values and of squares in each class.
-    sums = [member.sum(0)[None], member.new_zeros(1, n_classes)]
+    is_member = one_hot.double()  # (n, C)
+    own_sums = []  # of the values, (h, C)
+    own_square_sums = []
     rows_at_once = max(1, _VALUES_AT_ONCE // max(1, z.shape[1]))
     for rows in torch.split(z, rows_at_once):
         values = rows.double()
-        pairs = torch.stack((values @ member, values.square() @ member), 1)
-        sums.append(pairs.flatten(0, 1))
-    all_sums = sum_over_ranks(torch.cat(sums)).view(-1, 2, n_classes)
-    size = all_sums[0, 0].clamp(min=1)
-    sum_of_values, sum_of_squares = all_sums[1:].unbind(1)
-    in_class = sum_of_squares / size - (sum_of_values / size).square()
+        own_sums.append(values @ is_member)
+        own_square_sums.append(values.square() @ is_member)
+    own_sizes = is_member.sum(0, keepdim=True)
+    # One message to the other ranks has all sums, (1 + h + h, C).
+    message = torch.cat((own_sizes, *own_sums, *own_square_sums))
+    sizes, sums, square_sums = torch.split(sum_over_ranks(message), [1, len(z), len(z)])
+    sizes = sizes.clamp(min=1)  # a class may have no points
+    in_class = square_sums / sizes - (sums / sizes).square()
     return _rounded(in_class.clamp(min=0).sum(1))
 
 
@@ -219,74 +232,19 @@ def _rounded(x: Tensor) -> Tensor:
     return torch.ldexp(mantissa, exponent)
 
 
-def _shrink_grid(
-    solution: TransportSolution,
-    grid: GridMaps,
-    counts: Tensor,
-    threshold: Tensor,
-    variance: Tensor | None,
-) -> tuple[TransportSolution, Tensor]:
-    """The solution with shrunk maps on a grid, and the factor of each map.
-
-    `counts` (h, B) are the particles in each bin of the `grid`. `threshold` (1,) or
-    (C,) is κ·(1/m + 1/n). `variance` (h,) replaces that of the particles.
-    """
-    values, factor = kernels.for_tensor(grid.values).shrink(
-        grid.lo, grid.hi, grid.values, counts, solution.cost, threshold, variance
-    )
-    return solution._replace(maps=replace(grid, values=values)), factor
-
-
-def _shrink_knots(
-    solution: TransportSolution,
-    knot_maps: KnotMaps,
-    threshold: Tensor,
-    variance: Tensor | None,
-    slices_p: ClassSlices | None,
-) -> tuple[TransportSolution, Tensor]:
-    """The solution with shrunk maps through knots, and the factor of each map.
-
-    `threshold` and `variance` are as for `_shrink_grid`. If each class has its own
-    maps, `slices_p` says which particles it has.
-    """
-    cost = solution.cost.double()
-    if variance is None:
-        variance = _knot_variance(knot_maps)
-    factor = kernels.for_tensor(cost).shrink_factor(cost, threshold, variance)
-    weight = factor[:, None].to(knot_maps.values.dtype)
-    values = torch.lerp(knot_maps.knots, knot_maps.values, weight)
-    dz = solution.dz
-    if dz is not None:
-        dz = _scale(dz, factor, slices_p)
-    return solution._replace(maps=replace(knot_maps, values=values), dz=dz), factor
-
-
-def _knot_variance(knot_maps: KnotMaps) -> Tensor:
-    """The variance (h,) or (C·h,) of each map's knots; 0 if it moves nothing."""
-    if knot_maps.knots_per_class is None:
-        return knot_maps.knots.double().var(1, correction=0)
-    h = len(knot_maps.knots) // len(knot_maps.knots_per_class)
-    variances = []
-    for class_maps in knot_maps.split_classes():
-        if class_maps is None:
-            variances.append(knot_maps.knots.new_zeros(h, dtype=torch.float64))
-        else:
-            variances.append(_knot_variance(class_maps))
-    return torch.cat(variances)
-
-
-def _scale(dz: Tensor, factor: Tensor, slices_p: ClassSlices | None) -> Tensor:
+def _scale(dz: Tensor, factors: Tensor, slices_p: ClassSlices | None) -> Tensor:
     """Displacements dz (h, M) times the factors of their maps, (h,) or (C·h,)."""
-    factor = factor.to(dz.dtype)
+    factors = factors[:, None].to(dz.dtype)
     if slices_p is None:
-        return dz * factor[:, None]
+        return dz * factors
     scaled = torch.empty_like(dz)
-    factors = factor.view(len(slices_p), -1, 1)  # (C, h, 1)
-    for class_slice, class_factor in zip(slices_p.slices, factors, strict=True):
-        scaled[:, class_slice] = dz[:, class_slice] * class_factor
+    for c, class_slice in enumerate(slices_p.slices):
+        rows = kernels.rows_of_class_maps(c, len(dz))
+        scaled[:, class_slice] = dz[:, class_slice] * factors[rows]
     return scaled
 
 
+# Cached, because a GPU would wait for the numbers in every step.
 @lru_cache(64)
 def _as_tensor(values: tuple[float, ...], device: torch.device) -> Tensor:
     return torch.tensor(values, dtype=torch.float64, device=device)

@@ -53,7 +53,7 @@ class SmoothMaps:
         The name is zuko's. As in PyTorch, a transform of single numbers has a Jacobian
         of single numbers.
         """
-        i = self._intervals(self.knots, z)
+        i = _interval_of_each(self.knots, z)
         left = self.knots.gather(1, i)
         width = self.knots.gather(1, i + 1) - left
         slope_left = self.slopes.gather(1, i)
@@ -72,7 +72,7 @@ class SmoothMaps:
     def inverse(self, t: Tensor) -> Tensor:
         """The z with T(z) = t, for t (h, n)."""
         values = self.values
-        i = self._intervals(values, t)
+        i = _interval_of_each(values, t)
         left = self.knots.gather(1, i)
         width = self.knots.gather(1, i + 1) - left
         slope_left = self.slopes.gather(1, i)
@@ -88,13 +88,16 @@ class SmoothMaps:
         beyond_high = (t - high).clamp(min=0) / slope_right
         return left + inside + beyond_low + beyond_high
 
-    @staticmethod
-    def _intervals(edges: Tensor, values: Tensor) -> Tensor:
-        """The interval between edges (h, K) of each value; the outer ones beyond."""
-        i = torch.searchsorted(edges, values.contiguous()) - 1
-        return i.clamp(0, edges.shape[1] - 2)
-
     def relaxed(self, share: float) -> SmoothMaps:
         """The map (1 − share)·z + share·T(z)."""
         first = (1 - share) * self.knots[:, 0] + share * self.first_values
         return SmoothMaps(self.knots, (1 - share) + share * self.slopes, first)
+
+
+def _interval_of_each(edges: Tensor, values: Tensor) -> Tensor:
+    """The index i of the interval from edge i to i + 1 of each of the values (h, n).
+
+    The edges are (h, K). Values beyond them are of the outermost intervals.
+    """
+    i = torch.searchsorted(edges, values.contiguous()) - 1
+    return i.clamp(0, edges.shape[1] - 2)

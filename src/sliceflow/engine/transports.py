@@ -55,7 +55,7 @@ class TransportSolution(NamedTuple):
     ----------
     maps : TransportMaps
         The maps T.
-    cost : tensor (h,) or (C·h,)
+    mean_squared_displacement : tensor (h,) or (C·h,)
         The mean of (T(z) − z)² over the particles, for each map.
     dz : tensor (h, M) or None, default None
         The displacements of the particles, if they are known more exactly than by the
@@ -68,21 +68,21 @@ class TransportSolution(NamedTuple):
     """
 
     maps: TransportMaps
-    cost: Tensor
+    mean_squared_displacement: Tensor
     dz: Tensor | None = None
     active_fraction: Tensor | None = None
     data_per_map: Tensor | None = None
 
     @property
     def distance(self) -> Tensor:
-        """The sliced distance before the step: the root of the mean cost.
+        """The sliced distance before the step: the root mean square displacement.
 
         Classes count by their share of the data, as in `clouds.sliced_distance`.
         """
         if self.data_per_map is None:
-            return self.cost.mean().sqrt()
+            return self.mean_squared_displacement.mean().sqrt()
         weights = self.data_per_map.double()
-        total = (weights * self.cost).sum()
+        total = (weights * self.mean_squared_displacement).sum()
         return (total / weights.sum().clamp(min=1)).sqrt()
 
 
@@ -172,12 +172,13 @@ class SortedTransport:
     ) -> TransportSolution:
         """Solve for maps from particles z_p (h, M) to data z_q; see `Transport`."""
         if batch.class_slices is not None:
-            slices_p, slices_q = batch.class_slices
-            return self._solve_classes(z_p, z_q, slices_p, slices_q)
-        knot_maps, cost, dz = self._solve_together(z_p, z_q, batch.weights)
-        return TransportSolution(knot_maps, cost, dz)
+            return self._solve_separate_maps(z_p, z_q, *batch.class_slices)
+        solution = self._solve_shared_maps(z_p, z_q, batch.weights)
+        return TransportSolution(
+            solution.maps, solution.mean_squared_displacement, solution.dz
+        )
 
-    def _solve_classes(
+    def _solve_separate_maps(
         self, z_p: Tensor, z_q: Tensor, slices_p: ClassSlices, slices_q: ClassSlices
     ) -> TransportSolution:
         """Solve for the maps of every class alone.
@@ -186,7 +187,7 @@ class SortedTransport:
         """
         h = len(z_p)
         maps: list[KnotMaps | None] = []
-        costs = []
+        mean_squares = []
         data_per_map = []
         dz = torch.zeros_like(z_p)
         for slice_p, slice_q in zip(slices_p.slices, slices_q.slices, strict=True):
@@ -194,27 +195,26 @@ class SortedTransport:
             class_q = z_q[:, slice_q]
             if class_p.shape[1] == 0 or class_q.shape[1] == 0:
                 maps.append(None)
-                costs.append(z_p.new_zeros(h))
+                mean_squares.append(z_p.new_zeros(h))
                 data_per_map.append(0)
                 continue
-            knot_maps, cost, class_dz = self._solve_together(class_p, class_q)
-            maps.append(knot_maps)
-            costs.append(cost)
+            solution = self._solve_shared_maps(class_p, class_q)
+            maps.append(solution.maps)
+            mean_squares.append(solution.mean_squared_displacement)
             data_per_map.append(class_q.shape[1])
-            dz[:, slice_p] = class_dz
+            dz[:, slice_p] = solution.dz
+        data_of_classes = torch.tensor(data_per_map, device=z_p.device)
         return TransportSolution(
             concatenate_classes(maps, h, z_p),
-            torch.cat(costs),
+            torch.cat(mean_squares),
             dz,
-            data_per_map=torch.tensor(
-                data_per_map, device=z_p.device
-            ).repeat_interleave(h),
+            data_per_map=data_of_classes.repeat_interleave(h),
         )
 
-    def _solve_together(
+    def _solve_shared_maps(
         self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None
-    ) -> tuple[KnotMaps, Tensor, Tensor]:
-        """The maps of all points, their cost (h,), and displacements (h, M)."""
+    ) -> _SortedSolution:
+        """Solve for the maps that all points share."""
         backend = kernels.for_tensor(z_p)
         sorted_weights = None
         if weights is None:
@@ -225,8 +225,28 @@ class SortedTransport:
         knots, order_p = backend.argsort_rows(z_p)
         values = backend.match_sorted(knots, sorted_q, sorted_weights)
         displacement = values - knots
-        dz = torch.empty_like(z_p).scatter_(1, order_p, displacement)
-        return KnotMaps(knots, values), displacement.square().mean(1), dz
+        return _SortedSolution.from_displacement(
+            KnotMaps(knots, values), displacement, order_p
+        )
+
+
+class _SortedSolution(NamedTuple):
+    """The maps that points share along h directions, solved by sorting."""
+
+    maps: KnotMaps
+    mean_squared_displacement: Tensor  # (h,)
+    dz: Tensor  # (h, M), the displacements of the particles
+
+    @classmethod
+    def from_displacement(
+        cls, maps: KnotMaps, displacement: Tensor, order_p: Tensor
+    ) -> _SortedSolution:
+        """The solution that moves the k-th sorted particle by ``displacement[:, k]``.
+
+        This is particle ``order_p[:, k]``.
+        """
+        dz = torch.empty_like(displacement).scatter_(1, order_p, displacement)
+        return cls(maps, displacement.square().mean(1), dz)
 
 
 @dataclass(frozen=True)
@@ -256,29 +276,30 @@ class PaperTransport(SortedTransport):
     tensor([[20., 10., 15., 20.]])
     """
 
-    def _solve_together(
+    def _solve_shared_maps(
         self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None
-    ) -> tuple[KnotMaps, Tensor, Tensor]:
+    ) -> _SortedSolution:
+        """Solve for the maps that all points share, for some directions at a time."""
         n_rows = max(1, _MAX_SORTED_VALUES // max(z_p.shape[1], z_q.shape[1]))
         if n_rows >= len(z_p):
             return _solve_as_in_paper(z_p, z_q, weights)
-        maps = []
-        costs = []
-        displacements = []
+        parts = []
         for rows in chunks(len(z_p), n_rows):
-            knot_maps, cost, dz = _solve_as_in_paper(z_p[rows], z_q[rows], weights)
-            maps.append(knot_maps)
-            costs.append(cost)
-            displacements.append(dz)
-        knots = torch.cat([knot_maps.knots for knot_maps in maps])
-        values = torch.cat([knot_maps.values for knot_maps in maps])
-        return KnotMaps(knots, values), torch.cat(costs), torch.cat(displacements)
+            parts.append(_solve_as_in_paper(z_p[rows], z_q[rows], weights))
+        return _SortedSolution(
+            KnotMaps(
+                torch.cat([part.maps.knots for part in parts]),
+                torch.cat([part.maps.values for part in parts]),
+            ),
+            torch.cat([part.mean_squared_displacement for part in parts]),
+            torch.cat([part.dz for part in parts]),
+        )
 
 
 def _solve_as_in_paper(
     z_p: Tensor, z_q: Tensor, weights: Tensor | None
-) -> tuple[KnotMaps, Tensor, Tensor]:
-    """The maps of some directions, their cost (h,), and displacements (h, M)."""
+) -> _SortedSolution:
+    """Solve for the maps of all these directions at once; see `PaperTransport`."""
     backend = kernels.for_tensor(z_p)
     sorted_p, order_p = backend.argsort_rows(z_p)
     if weights is None:
@@ -286,9 +307,8 @@ def _solve_as_in_paper(
     else:
         sorted_q, order_q = backend.argsort_rows(z_q)
         maps, images = _weighted_paper_maps(sorted_p, sorted_q, weights[order_q])
-    displacement = _last_of_ties(sorted_p, images).sub_(sorted_p)
-    dz = torch.empty_like(z_p).scatter_(1, order_p, displacement)
-    return maps, displacement.square().mean(1), dz
+    displacement = _with_last_of_ties(images, sorted_p).sub_(sorted_p)
+    return _SortedSolution.from_displacement(maps, displacement, order_p)
 
 
 def _paper_maps(sorted_p: Tensor, sorted_q: Tensor) -> tuple[KnotMaps, Tensor]:
@@ -368,22 +388,26 @@ def _neighbors_in(x: Tensor, at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return left, right, share.clamp_(0, 1)
 
 
-def _last_of_ties(z: Tensor, values: Tensor) -> Tensor:
-    """Give all values (h, n) of a tie in z (h, n) its last value, in place.
+def _with_last_of_ties(values: Tensor, z: Tensor) -> Tensor:
+    """Give all values (h, n) of a tie in the sorted z (h, n) its last one, in place.
 
     With z = 1 1 1 2 3 3, the values 4 5 6 7 8 9 become 6 6 6 7 9 9. No tie goes on from
     one row to the next.
     """
     pad = torch.nn.functional.pad
     equals_next = pad(z[:, 1:] == z[:, :-1], (0, 1))
-    # All values of a tie but the last, as indices in the flattened rows.
+    # What is overwritten: all of a tie but its last, as indices of the flattened rows.
+    # In the example these are 0 1 4, and the comments below go on with it.
     tied = equals_next.view(-1).nonzero()[:, 0]
     if len(tied) == 0:
         return values
-    ends_tie = pad(tied.diff() > 1, (0, 1), value=True)
-    last_of_ties = tied[ends_tie] + 1
-    tie_number = ends_tie.cumsum(0) - ends_tie.long()  # the ties that end before
-    values.view(-1)[tied] = values.view(-1)[last_of_ties[tie_number]]
+    is_gap = tied.diff() > 1  # no, yes: 0 1 are of one tie, and 4 is of the next
+    begins_tie = pad(is_gap, (1, 0), value=True)  # yes, no, yes
+    ends_tie = pad(is_gap, (0, 1), value=True)  # no, yes, yes
+    last_of_ties = tied[ends_tie] + 1  # 2 5
+    tie_of_each = begins_tie.cumsum(0) - 1  # 0 0 1
+    flat_values = values.view(-1)
+    flat_values[tied] = flat_values[last_of_ties[tie_of_each]]
     return values
 
 
@@ -426,118 +450,35 @@ class HistogramTransport:
     ) -> TransportSolution:
         """Solve for maps from particles z_p (h, M) to data z_q; see `Transport`."""
         if batch.class_slices is None:
-            histograms_p = self.count(z_p)
-            histograms_q = self.count(z_q, batch.weights)
-            return self.solve_counts(histograms_p, histograms_q, z_p.dtype)
+            return solve_histograms(
+                self.count(z_p), self.count(z_q, batch.weights), z_p.dtype
+            )
         slices_p, slices_q = batch.class_slices
-        histograms_p = self.count(z_p, class_slices=slices_p)
-        histograms_q = self.count(z_q, class_slices=slices_q)
-        return self.solve_class_counts(
-            histograms_p,
-            histograms_q,
+        return solve_class_histograms(
+            self.count_by_class(z_p, slices_p),
+            self.count_by_class(z_q, slices_q),
             z_p.dtype,
-            _maps_without_points(slices_p, slices_q, len(z_p), z_p.device),
+            every_class_has_points=not slices_p.empty and not slices_q.empty,
         )
 
-    def count(
-        self,
-        z: Tensor,
-        weights: Tensor | None = None,
-        class_slices: ClassSlices | None = None,
-    ) -> Histograms:
-        """The histograms of z (h, n), of each direction, or class and direction."""
-        starts = () if class_slices is None else class_slices.starts
+    def count(self, z: Tensor, weights: Tensor | None = None) -> Histograms:
+        """The histogram of each direction of z (h, n)."""
+        counts, lo, hi = kernels.for_tensor(z).histogram(z, self.n_bins, weights)
+        return Histograms(counts, lo, hi)
+
+    def count_by_class(self, z: Tensor, class_slices: ClassSlices) -> Histograms:
+        """The histograms of each class, C·h rows, in one pass over z.
+
+        All counts of a class without points are 0.
+        """
         counts, lo, hi = kernels.for_tensor(z).histogram(
-            z, self.n_bins, weights, starts
+            z, self.n_bins, starts=class_slices.starts
         )
         return Histograms(counts, lo, hi)
 
     def bin_range(self, lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
         """The range that the bins cover for values from lo to hi."""
         return lo, hi
-
-    def solve_counts(
-        self,
-        histograms_p: Histograms,
-        histograms_q: Histograms,
-        dtype: torch.dtype,
-    ) -> TransportSolution:
-        """Solve for the maps from counted particles to counted data.
-
-        `dtype` is the type of the maps' values.
-        """
-        values, cost = kernels.for_tensor(histograms_p.counts).compose_histograms(
-            counts_p=histograms_p.counts,
-            lo_p=histograms_p.lo,
-            hi_p=histograms_p.hi,
-            counts_q=histograms_q.counts,
-            lo_q=histograms_q.lo,
-            hi_q=histograms_q.hi,
-        )
-        maps = GridMaps(
-            histograms_p.lo, histograms_p.hi, values.to(dtype), histograms_p.counts
-        )
-        return TransportSolution(maps, cost)
-
-    def solve_class_counts(
-        self,
-        histograms_p: Histograms,
-        histograms_q: Histograms,
-        dtype: torch.dtype,
-        lacks_points: Tensor | None,
-    ) -> TransportSolution:
-        """Solve for the maps of every class, from histograms with C·h rows.
-
-        Parameters
-        ----------
-        histograms_p, histograms_q : of the particles and of the data
-        dtype : the type of the maps' values
-        lacks_points : which rows (C·h,) are of a class without particles or without
-            data. Their maps are the identity, cost nothing, and count as maps to no
-            data. None if every class has both
-        """
-        solution = self.solve_counts(histograms_p, histograms_q, dtype)
-        data_per_map = histograms_q.counts.sum(1)
-        if lacks_points is None:
-            return solution._replace(data_per_map=data_per_map)
-        assert isinstance(solution.maps, GridMaps), "histograms give maps on a grid"
-        return TransportSolution(
-            _with_identity_maps(solution.maps, lacks_points),
-            solution.cost.where(~lacks_points, 0.0),
-            data_per_map=data_per_map.where(~lacks_points, 0),
-        )
-
-
-def _maps_without_points(
-    slices_p: ClassSlices, slices_q: ClassSlices, h: int, device: torch.device
-) -> Tensor | None:
-    """Which maps (C·h,) are of a class without particles or without data.
-
-    None if every class has both.
-    """
-    classes = {*slices_p.empty, *slices_q.empty}
-    if not classes:
-        return None
-    lacks_points = torch.zeros(len(slices_p) * h, dtype=torch.bool, device=device)
-    for c in classes:
-        lacks_points[kernels.rows_of_class_maps(c, h)] = True
-    return lacks_points
-
-
-def _with_identity_maps(maps: GridMaps, is_identity: Tensor) -> GridMaps:
-    """The maps of a fit, with the identity in place of some, where (h,) it is True."""
-    assert maps.counts is not None, "a fit knows them"
-    edges = torch.linspace(
-        -1, 1, maps.values.shape[1], dtype=torch.float64, device=maps.values.device
-    )
-    is_kept = ~is_identity
-    # A range of positive width: beyond it, a map moves as at its ends, by 0.
-    return GridMaps(
-        lo=maps.lo.where(is_kept, -1.0),
-        hi=maps.hi.where(is_kept, 1.0),
-        values=maps.values.where(is_kept[:, None], edges.to(maps.values.dtype)),
-        counts=maps.counts.where(is_kept[:, None], 1),
-    )
 
 
 @dataclass(frozen=True)
@@ -550,26 +491,23 @@ class AlignedHistogramTransport(HistogramTransport):
 
     span: tuple[float, float] = (-1.0, 1.0)
 
-    def count(
-        self,
-        z: Tensor,
-        weights: Tensor | None = None,
-        class_slices: ClassSlices | None = None,
-    ) -> Histograms:
+    def count(self, z: Tensor, weights: Tensor | None = None) -> Histograms:
+        """The histogram of each direction of z (h, n), over at least the span."""
         backend = kernels.for_tensor(z)
-        if class_slices is None:
-            class_slices = ClassSlices((0, z.shape[1]))
+        lo, hi = self.bin_range(*backend.value_range(z))
+        return Histograms(backend.bin_counts(z, lo, hi, self.n_bins, weights), lo, hi)
+
+    def count_by_class(self, z: Tensor, class_slices: ClassSlices) -> Histograms:
+        """The histograms of each class, C·h rows, one class after the other."""
         parts = []
         for class_slice in class_slices.slices:
-            is_empty = class_slice.start == class_slice.stop
-            # An empty class has no range: it takes that of the first point, and all of
-            # its counts are 0.
-            values = z[:, :1] if is_empty else z[:, class_slice]
-            lo, hi = self.bin_range(*backend.value_range(values))
-            counts = backend.bin_counts(values, lo, hi, self.n_bins, weights)
-            if is_empty:
-                counts = torch.zeros_like(counts)
-            parts.append(Histograms(counts, lo, hi))
+            z_class = z[:, class_slice]
+            if z_class.shape[1]:
+                parts.append(self.count(z_class))
+            else:  # it has no range: that of any point will do
+                of_first_point = self.count(z[:, :1])
+                no_counts = torch.zeros_like(of_first_point.counts)
+                parts.append(of_first_point._replace(counts=no_counts))
         return Histograms(
             torch.cat([part.counts for part in parts]),
             torch.cat([part.lo for part in parts]),
@@ -577,7 +515,79 @@ class AlignedHistogramTransport(HistogramTransport):
         )
 
     def bin_range(self, lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
+        """The range from lo to hi, extended to the span where that goes further."""
         return lo.clamp(max=self.span[0]), hi.clamp(min=self.span[1])
+
+
+def solve_histograms(
+    histograms_p: Histograms, histograms_q: Histograms, dtype: torch.dtype
+) -> TransportSolution:
+    """Solve for the maps from counted particles to counted data.
+
+    `dtype` is the type of the maps' values.
+    """
+    maps, mean_squares = _compose(histograms_p, histograms_q, dtype)
+    return TransportSolution(maps, mean_squares)
+
+
+def solve_class_histograms(
+    histograms_p: Histograms,
+    histograms_q: Histograms,
+    dtype: torch.dtype,
+    *,
+    every_class_has_points: bool,
+) -> TransportSolution:
+    """Solve for the maps of every class at once, from histograms with C·h rows.
+
+    Parameters
+    ----------
+    histograms_p, histograms_q : of the particles and of the data
+    dtype : the type of the maps' values
+    every_class_has_points : False if a class has no particles, or no data. The maps of
+        such a class move nothing, and count as maps to no data. True spares a pass over
+        all maps
+    """
+    maps, mean_squares = _compose(histograms_p, histograms_q, dtype)
+    data_per_map = histograms_q.counts.sum(1)
+    if not every_class_has_points:
+        has_points = (histograms_p.counts.sum(1) > 0) & (data_per_map > 0)
+        maps = _or_identity(maps, has_points)
+        mean_squares = mean_squares.where(has_points, 0.0)
+        data_per_map = data_per_map.where(has_points, 0)
+    return TransportSolution(maps, mean_squares, data_per_map=data_per_map)
+
+
+def _compose(
+    histograms_p: Histograms, histograms_q: Histograms, dtype: torch.dtype
+) -> tuple[GridMaps, Tensor]:
+    """The maps F_q⁻¹ ∘ F_p, and their mean squared displacements (h,)."""
+    values, mean_squares = kernels.for_tensor(histograms_p.counts).compose_histograms(
+        counts_p=histograms_p.counts,
+        lo_p=histograms_p.lo,
+        hi_p=histograms_p.hi,
+        counts_q=histograms_q.counts,
+        lo_q=histograms_q.lo,
+        hi_q=histograms_q.hi,
+    )
+    maps = GridMaps(
+        histograms_p.lo, histograms_p.hi, values.to(dtype), histograms_p.counts
+    )
+    return maps, mean_squares
+
+
+def _or_identity(maps: GridMaps, is_kept: Tensor) -> GridMaps:
+    """The maps of a fit where `is_kept` (h,) is True, and the identity elsewhere."""
+    assert maps.counts is not None, "a fit knows them"
+    edges = torch.linspace(
+        -1, 1, maps.values.shape[1], dtype=torch.float64, device=maps.values.device
+    )
+    # A range of positive width: beyond it, a map moves as at its ends, by 0.
+    return GridMaps(
+        lo=maps.lo.where(is_kept, -1.0),
+        hi=maps.hi.where(is_kept, 1.0),
+        values=maps.values.where(is_kept[:, None], edges.to(maps.values.dtype)),
+        counts=maps.counts.where(is_kept[:, None], 1),
+    )
 
 
 @dataclass(frozen=True)

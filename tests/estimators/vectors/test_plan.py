@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from models import LABELS, X, vectors
 from sliceflow import SlicedWassersteinFlow, VectorOptions, frames, transports
 from sliceflow.engine.encoded_y import ClassIndices, ContinuousY
-from sliceflow.engine.frames import Axis, Orthogonal, Random, frame_bytes
+from sliceflow.engine.frames import (
+    Axis,
+    MaxSliced,
+    Orthogonal,
+    Random,
+    frame_bytes,
+)
 from sliceflow.errors import ParameterError
 from sliceflow.estimators.vectors.costs import fit_bytes
 from sliceflow.estimators.vectors.plan import choose_n_flow_knots
@@ -117,6 +123,7 @@ def test_only_frames_that_are_drawn_take_memory():
     assert frame_bytes(Axis(), 10**6, 3, 8) == 0
     assert frame_bytes(Orthogonal(), 10, 0, 8) == 0
     assert frame_bytes(Random(10_000), 300, 2, 4) >= 10_000 * 302 * (8 + 4)
+    assert frame_bytes(MaxSliced(), 300, 0, 4) > frame_bytes(Orthogonal(), 300, 0, 4)
 
 
 def test_each_rank_has_its_share_of_the_particles_of_axis_steps():
@@ -153,8 +160,8 @@ def test_a_plan_counts_no_more_directions_than_a_step_has():
 class WithoutY(Orthogonal):
     """A user's kind of frame that ignores the condition."""
 
-    def make_frame(self, seed, step_index, x, condition_dim=0, data=None):
-        return super().make_frame(seed, step_index, x)
+    def make_frame(self, seed, step_index, x_p, condition_dim=0, x_q=None):
+        return super().make_frame(seed, step_index, x_p)
 
 
 class WithY(Orthogonal):

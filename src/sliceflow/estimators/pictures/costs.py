@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sliceflow.engine import frames
-from sliceflow.engine.compression import map_bytes
+from sliceflow.engine.compression import Compression
 from sliceflow.engine.transports import HistogramTransport
 from sliceflow.estimators.pictures.choices import MAX_SINGLE_PIXEL_BINS
 from sliceflow.estimators.pictures.tiles import Tiles
@@ -58,11 +58,18 @@ def _step_bytes(plan: PicturePlan, n_points: int) -> int:
 
 def _model_bytes(plan: PicturePlan) -> int:
     """Memory of the maps that the model keeps, and of its pictures."""
-    n_bins = None
-    if isinstance(plan.transport, HistogramTransport):
-        n_bins = plan.transport.n_bins
-    map_size = map_bytes(plan.n_knots, n_bins, bends_often=plan.map_sharing == "shared")
-    nbytes = _n_maps(plan) * map_size * max(1, plan.n_separate_classes)
+    nbytes = 0
+    if plan.n_knots:
+        compression = Compression(
+            plan.n_knots,
+            max_displacement=1.0,  # it is known; how large it is changes no bytes
+            shared_by_conditions=plan.map_sharing == "shared",
+        )
+        n_bins = None
+        if isinstance(plan.transport, HistogramTransport):
+            n_bins = plan.transport.n_bins
+        n_maps = _n_maps(plan) * max(1, plan.n_separate_classes)
+        nbytes = n_maps * compression.map_bytes(n_bins)
     if plan.mosaic_size:  # every rank has all pictures
         nbytes += _pixel_bytes(plan) * plan.layout.dimension * plan.n_pictures
     return nbytes

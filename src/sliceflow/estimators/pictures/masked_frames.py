@@ -31,13 +31,13 @@ class MaskedFrameKind:
         self,
         seed: Seed,
         step_index: int,
-        x: Tensor,
+        x_p: Tensor,
         condition_dim: int = 0,
-        data: Tensor | None = None,
+        x_q: Tensor | None = None,
     ) -> MaskedFrame:
         """The frame of a step. What is known is the only condition."""
         return MaskedFrame(
-            self.subspace, self.kind.make_frame(seed, step_index, x), self.is_known
+            self.subspace, self.kind.make_frame(seed, step_index, x_p), self.is_known
         )
 
 

@@ -157,31 +157,37 @@ class Tiles:
         self,
         seed: Seed,
         step_index: int,
-        x: Tensor,
+        x_p: Tensor,
         condition_dim: int = 0,
-        data: Tensor | None = None,
+        x_q: Tensor | None = None,
     ) -> TileFrame:
-        """The frame of a step, for particles like x (C·h·w, n)."""
+        """The frame of a step, for particles like x_p (C·h·w, n)."""
         geometry = self.geometry(seed, step_index)
-        dtype = x.dtype
+        dtype = x_p.dtype
         if self.precision is not None:
             dtype = self.precision
         # Kernels of a GPU want rotations padded to a multiple of their block.
-        padded_size = kernels.for_device(x.device).padded_size(geometry.values_per_tile)
+        backend = kernels.for_device(x_p.device)
+        padded_size = backend.padded_size(geometry.values_per_tile)
         if self.cosines:
             tile = (self.channels, *geometry.size)
             tile_rotation = cosine_rotation(
-                seed, step_index, tile, x.device, dtype, padded_size
+                seed, step_index, tile, x_p.device, dtype, padded_size
             )
         else:
             tile_rotation = rotation(
-                seed, step_index, geometry.values_per_tile, x.device, dtype, padded_size
+                seed,
+                step_index,
+                geometry.values_per_tile,
+                x_p.device,
+                dtype,
+                padded_size,
             )
         theta_y = condition_directions(
             seed.child(step_index),
             geometry.n_directions,
             condition_dim,
-            x.device,
+            x_p.device,
             dtype,
         )
         return TileFrame(tile_rotation, theta_y, geometry)
@@ -219,20 +225,20 @@ class RandomPatches:
         self,
         seed: Seed,
         step_index: int,
-        x: Tensor,
+        x_p: Tensor,
         condition_dim: int = 0,
-        data: Tensor | None = None,
+        x_q: Tensor | None = None,
     ) -> DenseFrame:
-        """The frame of a step, for particles like x (C·h·w, n)."""
+        """The frame of a step, for particles like x_p (C·h·w, n)."""
         step_seed = seed.child(step_index)
         h = self.n_directions
         inverse_length = 1.0
         theta_y = None
         if condition_dim:
             inverse_length = math.sqrt(2)
-            normal = step_seed.child("y").normal(h, condition_dim, device=x.device)
-            theta_y = (normalize(normal, dim=1) / inverse_length).to(x.dtype)
-        theta = self._placed_patches(step_seed, inverse_length, x)
+            normal = step_seed.child("y").normal(h, condition_dim, device=x_p.device)
+            theta_y = (normalize(normal, dim=1) / inverse_length).to(x_p.dtype)
+        theta = self._placed_patches(step_seed, inverse_length, x_p)
         d = self.channels * self.height * self.width
         return DenseFrame(theta, theta_y, frame_bound=h / d)
 
