@@ -10,10 +10,10 @@ import sliceflow
 from sliceflow import TableFlow
 from sliceflow.engine.random import Seed
 from sliceflow.estimators.tables import choose_strategies, trees
+from sliceflow.estimators.tables.column_data import limit_predictors
 from sliceflow.estimators.tables.column_model import fit_column_model
 from sliceflow.estimators.tables.level_positions import has_value
 from sliceflow.estimators.tables.partly_drawn_rows import PartlyDrawnRows
-from sliceflow.estimators.tables.predictors import limit_predictors
 from sliceflow.estimators.tables.row_distances import nearest_distances
 from sliceflow.estimators.tables.strategies import uses_ridge
 from sliceflow.estimators.tables.table import Table
@@ -269,11 +269,11 @@ def test_levels_of_a_label_among_numbers_have_trees_of_their_own(rng, tmp_path):
     printed = str(flow.plan_)
     assert "splitting_label" not in printed
     assert re.search(r"separate trees +for each level of kind\b", printed)
-    (chain,) = flow._fitted_model().chains.fitted.values()
+    (chain,) = flow._fitted_model().fitted_chains.values()
     _, *others = chain
     z = flow._fitted_model().table.level_positions
     for step in others:
-        assert 0 <= step.unexplained <= 1
+        assert 0 <= step.unexplained_share <= 1
         for level, model in step.models.items():
             rows_of_level = z[:, step.label_index] == level
             (column,) = step.drawn_indices

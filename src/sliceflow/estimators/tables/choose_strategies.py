@@ -15,7 +15,7 @@ import numpy as np
 
 from sliceflow.arrays import Floats
 from sliceflow.engine.random import Seed
-from sliceflow.estimators.tables.column_data import ColumnData
+from sliceflow.estimators.tables.column_data import ColumnData, limit_predictors
 from sliceflow.estimators.tables.column_model import (
     MIN_LEVELS_FOR_RIDGE,
     fit_column_model,
@@ -26,14 +26,13 @@ from sliceflow.estimators.tables.level_positions import (
     split_in_halves,
 )
 from sliceflow.estimators.tables.partly_drawn_rows import PartlyDrawnRows
-from sliceflow.estimators.tables.predictors import limit_predictors
 from sliceflow.estimators.tables.ridge_regression import RidgeRegression
 from sliceflow.estimators.tables.strategies import (
     SCALE_OF_STRATEGY,
     RidgeStrategy,
     Strategy,
 )
-from sliceflow.estimators.tables.table import Table, numpy_rng
+from sliceflow.estimators.tables.table import Table
 from sliceflow.estimators.tables.trees import MAX_ROWS_PER_TREE, TreeSettings
 
 # The most rows that judge strategies, and the most that these are fitted to. It limits
@@ -167,7 +166,7 @@ def choose_strategy(data: ColumnData, *, seed: Seed, margin: float = 1.0) -> Str
     if not _may_be_predicted(data):
         return "tree"
     data = limit_predictors(data)
-    rng = numpy_rng(seed)
+    rng = np.random.default_rng(seed.key)
     observed = np.flatnonzero(has_value(data.positions))
     sample = observed[rng.permutation(len(observed))[: 2 * MAX_ROWS_PER_TRIAL]]
     first, second = split_in_halves(data.level_positions[sample])

@@ -59,7 +59,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from sliceflow.arrays import Floats, Ints
-from sliceflow.estimators.tables.cells import EncodedColumn
+from sliceflow.estimators.tables.encoded_columns import EncodedColumn
 from sliceflow.estimators.tables.formats import (
     DateFormat,
     TextFormat,

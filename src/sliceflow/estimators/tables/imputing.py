@@ -47,7 +47,7 @@ from sliceflow.estimators.tables.level_positions import (
 )
 from sliceflow.estimators.tables.partly_drawn_rows import PartlyDrawnRows
 from sliceflow.estimators.tables.rule_set import RuleSet
-from sliceflow.estimators.tables.table import Table, numpy_rng
+from sliceflow.estimators.tables.table import Table
 from sliceflow.estimators.tables.trees import TreeSettings
 
 # The least and most trees of a column. Between these limits there is one tree for each
@@ -105,7 +105,7 @@ def fill_missing(
         n_copies=int(np.clip(n, MIN_TREES, MAX_TREES)),
         seed=seed,
     )
-    rng = numpy_rng(seed.child("fill"))
+    rng = np.random.default_rng(seed.child("fill").key)
     with_constants = _with_constants(table.columns, level_positions)
     filled_positions = LevelPositions(np.tile(with_constants, (n, 1)))
     unfinished = np.flatnonzero(training.missing_cells(filled_positions).any(axis=1))
@@ -129,7 +129,8 @@ def _sample_training_rows(table: Table, seed: Seed) -> LevelPositions:
     """Positions (r, d) of the training rows to learn from, in random order."""
     n_rows = min(MAX_TRAINING_ROWS, MAX_TRAINING_CELLS // len(table.columns))
     # "some" is a part of the seed: with another word, other cells would be drawn.
-    order = numpy_rng(seed.child("some")).permutation(len(table.level_positions))
+    rng = np.random.default_rng(seed.child("some").key)
+    order = rng.permutation(len(table.level_positions))
     return table.level_positions[order[:n_rows]]
 
 
@@ -260,7 +261,8 @@ class _TrainingCopies:
         strategy = choose_strategy(data, seed=seed.child("way"))
         models = []
         for t, copy_positions in enumerate(copies):
-            order = numpy_rng(seed.child("rows", t)).permutation(len(copy_positions))
+            rng = np.random.default_rng(seed.child("rows", t).key)
+            order = rng.permutation(len(copy_positions))
             n_bagged = round(BAGGING_SHARE * len(copy_positions))
             model = fit_column_model(
                 data.with_rows(copy_positions[order[:n_bagged]]),

@@ -61,7 +61,8 @@ class NearestRowsModel:
     drawn_positions: LevelPositions  # (n, p), of these columns
     scores: Floats  # (n, q), normal scores of the dense numbers among these columns
     neighbors: Ints  # (n, k), the rows nearest to each row, itself among them
-    unexplained: float  # share of the variance of scores that is within neighborhoods
+    # The share of the variance of the scores that is within neighborhoods.
+    unexplained_share: float
 
     @classmethod
     def from_data(
@@ -96,7 +97,7 @@ class NearestRowsModel:
         self,
         partly_drawn: PartlyDrawnRows,
         rng: np.random.Generator,
-        refuses_outside: bool = False,
+        clip_predictions: bool = True,
     ) -> LevelPositions:
         """Positions (m, p) of the drawn columns, for m partly drawn rows.
 

@@ -11,8 +11,8 @@ from typing import Annotated
 
 from sliceflow.base.fit_plan import FitPlan
 from sliceflow.estimators.tables.choose_strategies import MAX_ROWS_PER_TRIAL
+from sliceflow.estimators.tables.column_data import MAX_PREDICTORS
 from sliceflow.estimators.tables.neighbor_columns import may_use_neighbors
-from sliceflow.estimators.tables.predictors import MAX_PREDICTORS
 from sliceflow.estimators.tables.strategies import Strategy, uses_ridge
 from sliceflow.estimators.tables.table import Table
 from sliceflow.estimators.tables.table_rows import format_names

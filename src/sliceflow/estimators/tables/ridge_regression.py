@@ -116,20 +116,20 @@ class RidgeRegression:
         return self.intercept + np.concatenate(predictions)
 
     def to_positions(
-        self, column: Column, values: Floats, refuses_outside: bool = False
+        self, column: Column, values: Floats, clip: bool = True
     ) -> LevelPositions:
         """The positions of values (m,) that are on the scale of the regression.
 
         A value outside the range of the column becomes the lowest or highest value of
-        the column, or `IMPOSSIBLE` with `refuses_outside`.
+        the column, or `IMPOSSIBLE` without `clip`.
         """
         grid_values = values
         if self.scale == "log":
             exponentials = np.exp(np.minimum(values, MAX_EXPONENT))
             grid_values = exponentials - _log_offset(column)
-        if refuses_outside:
-            return column.grid.rounded_positions(GridValues(grid_values))
-        return column.nearest_positions(GridValues(grid_values))
+        if clip:
+            return column.nearest_positions(GridValues(grid_values))
+        return column.grid.rounded_positions(GridValues(grid_values))
 
     def is_exact(self, data: ColumnData) -> bool:
         """Whether errors are tiny, as those of a total that is computed from parts."""

@@ -46,11 +46,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def numpy_rng(seed: Seed) -> np.random.Generator:
-    """A random number generator of numpy, made from a seed."""
-    return np.random.default_rng(seed.key)
-
-
 @dataclass(frozen=True)
 class FoundRule:
     """A rule that was found in the rows of a table.
@@ -331,7 +326,7 @@ class Table:
 def _decode(column: Column, positions: LevelPositions, seed: Seed) -> pd.Series:
     """The values (m,) of new rows; identifiers are made up."""
     if column.kind == "identifier":
-        return column.draw_identifiers(positions, numpy_rng(seed))
+        return column.draw_identifiers(positions, np.random.default_rng(seed.key))
     return column.decode(positions)
 
 
