@@ -117,8 +117,8 @@ def test_of_many_columns_the_model_sees_the_category_that_tells(rng):
     frame.insert(0, "town", [f"t{v:02}" for v in town])
     frame["longitude"] = longitude
     table = read(frame)
-    assert 0 in limit_predictors(table.column_data(46, range(46))).predictors
-    assert 46 in limit_predictors(table.column_data(0, range(1, 47))).predictors
+    assert 0 in limit_predictors(table.column_data(46, range(46))).predictor_indices
+    assert 46 in limit_predictors(table.column_data(0, range(1, 47))).predictor_indices
 
 
 def errors_by_two(frame):
@@ -177,7 +177,7 @@ def test_of_many_columns_trees_see_those_that_matter(rng):
     )
     data = table.column_data(60, range(60))
     model = fit_column_model(data, seed=Seed(0), settings=FINE)
-    assert 59 in model.predictors
+    assert 59 in model.predictor_indices
 
 
 def test_a_regression_must_be_much_better_than_leaves(rng):
@@ -198,7 +198,7 @@ def test_what_leaves_do_not_allow_is_drawn_from_the_nodes_above_and_not_between_
     frame = pd.DataFrame({"x": x, "y": 10 * (x % 2) + 0.1 * rng.normal(size=800)})
     table = read(frame)
     model = fit_column_model(
-        table.column_data(1, predictors=[0]), seed=Seed(0), settings=FINE
+        table.column_data(1, predictor_indices=[0]), seed=Seed(0), settings=FINE
     )
     grid_values_at = table.columns[1].grid_values_at
 

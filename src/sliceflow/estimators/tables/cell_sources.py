@@ -149,7 +149,7 @@ def _equal_cells_by_predictor(data: ColumnData) -> dict[int, Mask]:
         return {}
     grid_values = column.grid_values_at(data.positions)
     is_equal = {}
-    for c in data.predictors.tolist():
+    for c in data.predictor_indices.tolist():
         other = data.columns[c]
         units_match = (other.unit is None) == (column.unit is None)
         if other.kind == column.kind and units_match:

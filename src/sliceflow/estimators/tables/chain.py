@@ -170,7 +170,7 @@ def fit_chain(
     for c, strategy in zip(table.drawing_order, strategies, strict=True):
         if c in not_in_trees:
             continue
-        data = table.column_data(c, predictors=indices_before)
+        data = table.column_data(c, predictor_indices=indices_before)
         yield _fit_step(
             data.with_rows(level_positions),
             label,
@@ -261,7 +261,7 @@ def _fit_step(
             level_data, seed=seed, settings=settings, strategy=strategy, rules=rules
         )
 
-    if label is None or label.column_index not in data.predictors:
+    if label is None or label.column_index not in data.predictor_indices:
         return fit(data)
     models = {}
     for level, rows in label.rows_of_level.items():

@@ -34,7 +34,7 @@ class ColumnData:
     columns: Sequence[Column]  # all columns of the table
     level_positions: LevelPositions  # (n, d), the rows
     column_index: int  # the column to model
-    predictors: Ints  # (p,), the indices of the columns that it is drawn from
+    predictor_indices: Ints  # (p,), the indices of the columns that it is drawn from
 
     def __len__(self) -> int:
         return len(self.level_positions)
@@ -63,17 +63,17 @@ def limit_predictors(data: ColumnData) -> ColumnData:
 
     What they explain is their correlation ratio.
     """
-    if len(data.predictors) <= MAX_PREDICTORS:
+    if len(data.predictor_indices) <= MAX_PREDICTORS:
         return data
     stride = max(1, len(data) // N_ROWS_FOR_RATIOS)
     sample = data.with_rows(data.level_positions[::stride])
     axes = data.column.features(sample.positions)
     ratios = [
         correlation_ratio(_groups(sample.level_positions[:, c]), axes)
-        for c in data.predictors
+        for c in data.predictor_indices
     ]
     largest = np.argsort(-np.array(ratios), kind="stable")[:MAX_PREDICTORS]
-    return replace(data, predictors=np.sort(data.predictors[largest]))
+    return replace(data, predictor_indices=np.sort(data.predictor_indices[largest]))
 
 
 def _groups(positions: LevelPositions) -> Ints:

@@ -83,7 +83,7 @@ class ColumnModel:
 
     columns: Sequence[Column]  # all columns of the table
     column_index: int  # the column that is drawn
-    predictors: Ints  # indices of the columns that its trees see
+    predictor_indices: Ints  # indices of the columns that its trees see
     # A regression of normal scores. The trees see its predictions, as they see those of
     # `sampler.value_regression`.
     score_regression: RidgeRegression | None
@@ -125,7 +125,7 @@ class ColumnModel:
         level_positions = partly_drawn.level_positions
         tree_input = _make_tree_input(
             level_positions,
-            self.predictors,
+            self.predictor_indices,
             self.score_regression,
             self.sampler.value_regression,
         )
@@ -227,7 +227,7 @@ def fit_column_model(
         # A missing cell has no residual that the tree could draw.
         sources = sources.with_missing(is_missing(data.positions))
     tree_input = _make_tree_input(
-        data.level_positions, data.predictors, score_regression, value_regression
+        data.level_positions, data.predictor_indices, score_regression, value_regression
     )
     source_tree = None
     if needs_source_tree(sources, rules):
@@ -238,7 +238,7 @@ def fit_column_model(
     return ColumnModel(
         columns=data.columns,
         column_index=data.column_index,
-        predictors=data.predictors,
+        predictor_indices=data.predictor_indices,
         score_regression=score_regression,
         sampler=NodeSampler(data.column, value_tree, value_regression),
         row_sources=sources,
@@ -259,7 +259,7 @@ def _fit_score_regression(
     has_many_levels = data.column.n_levels >= MIN_LEVELS_FOR_RIDGE
     if not data.column.is_quantitative or not has_many_levels:
         return None
-    if len(data.predictors) <= 1:
+    if len(data.predictor_indices) <= 1:
         return None
     return _fit_to_sample("score", data, rng)
 
@@ -291,13 +291,13 @@ def _fit_to_sample(
 
 def _make_tree_input(
     level_positions: LevelPositions,
-    predictors: Ints,
+    predictor_indices: Ints,
     score_regression: RidgeRegression | None,
     value_regression: RidgeRegression | None,
 ) -> _TreeInput:
     """What trees see of rows (m, d): the predictors' positions, and predictions."""
-    x: Floats = level_positions[:, predictors]
-    if len(predictors) == 0:
+    x: Floats = level_positions[:, predictor_indices]
+    if len(predictor_indices) == 0:
         x = np.zeros((len(level_positions), 1))  # a tree of one leaf
     features = [x]
     if score_regression is not None:

@@ -182,27 +182,28 @@ def _columns_observed_together(values: Floats) -> list[Ints]:
     The first is of the columns with the fewest missing cells. Each other set has one
     more column, which is missing in most of those rows.
     """
-    missing = np.isnan(values)
-    order = np.argsort(missing.sum(axis=0), kind="stable")
+    observed = ~np.isnan(values)
     together = list[int]()
-    is_complete = np.full(len(values), True)
-    sets = list[Ints]()
-    sparse = list[int]()
-    for i in order.tolist():
-        still_complete = is_complete & ~missing[:, i]
+    is_complete = np.full(len(values), True)  # rows with all cells of these columns
+    others = list[int]()
+    most_observed_first = np.argsort(-observed.sum(axis=0), kind="stable")
+    for i in most_observed_first.tolist():
+        still_complete = is_complete & observed[:, i]
         n_wanted = ROWS_PER_COLUMN * (len(together) + 1) + EXTRA_ROWS
         if still_complete.sum() >= max(n_wanted, is_complete.sum() / 2):
             together.append(i)
             is_complete = still_complete
         else:
-            sparse.append(i)
+            others.append(i)
+    together.sort()
+    column_sets = list[Ints]()
     if len(together) > 1:
-        sets.append(np.array(sorted(together)))
-    for i in sparse:
-        columns = np.array([*sorted(together), i])
-        if (is_complete & ~missing[:, i]).sum() >= MIN_ROWS_OF_RULE:
-            sets.append(columns)
-    return sets
+        column_sets.append(np.array(together))
+    for i in others:
+        n_complete = (is_complete & observed[:, i]).sum()
+        if n_complete >= MIN_ROWS_OF_RULE:
+            column_sets.append(np.array([*together, i]))
+    return column_sets
 
 
 def _diverse_rows(unusual: Sequence[Ints], n: int, rng: np.random.Generator) -> Ints:

@@ -70,14 +70,15 @@ class TableAdapter:
     def plan_fit(self, rows: TableRows, seed: Seed) -> PlannedTableFit:
         """Find out what the columns are, and what the fit will choose by trial."""
         table = self.infer_table(rows)
-        settings = self.parameters.named_tree_settings or DEFAULT_TREE_SETTINGS
+        settings = self.parameters.user_tree_settings or DEFAULT_TREE_SETTINGS
         strategies = plan_strategies(table)
-        tried = [
-            table.columns[c]
-            for c, strategy in zip(table.drawing_order, strategies, strict=True)
-            if strategy is None
-        ]
-        n_label_trials = sum(not column.is_quantitative for column in tried)
+        n_regression_trials = 0
+        n_label_trials = 0
+        for c, strategy in zip(table.drawing_order, strategies, strict=True):
+            if strategy is None and table.columns[c].is_quantitative:
+                n_regression_trials += 1
+            elif strategy is None:
+                n_label_trials += 1
         plan = TablePlan(
             device="cpu",
             n_rows=rows.n,
@@ -93,7 +94,7 @@ class TableAdapter:
                 for column in table.columns
                 if column.kind == "identifier"
             ),
-            n_regression_trials=len(tried) - n_label_trials,
+            n_regression_trials=n_regression_trials,
             n_label_trials=n_label_trials,
         )
         plan = self._plan_neighbors(table, plan)

@@ -28,7 +28,7 @@ import numpy as np
 
 from sliceflow.arrays import Ints, Mask
 from sliceflow.engine.random import Seed
-from sliceflow.estimators.tables.choose_strategies import choose_strategy
+from sliceflow.estimators.tables.choose_strategies import choose_tree_or_ridge
 from sliceflow.estimators.tables.column_data import ColumnData
 from sliceflow.estimators.tables.column_model import ColumnModel, fit_column_model
 from sliceflow.estimators.tables.columns import Column
@@ -111,17 +111,20 @@ def fill_missing(
     unfinished = np.flatnonzero(training.missing_cells(filled_positions).any(axis=1))
     if not len(unfinished):
         return filled_positions, unfinished
-    rule_set = table.rule_set
     imputer = _Imputer(training)
-    imputation = imputer.fit_fill(rule_set, filled_positions[unfinished], rng)
-    unfinished = imputation.write(filled_positions, unfinished)
-    for attempt in range(1, MAX_FILL_ROUNDS):
-        if not len(unfinished):
-            break
+    rule_set = table.rule_set
+    for attempt in range(MAX_FILL_ROUNDS):
         if attempt == ROUNDS_WITH_DISCOVERED_RULES:
             rule_set = _only_constraints(rule_set)
-        imputation = imputer.fill(rule_set, filled_positions[unfinished], rng)
-        unfinished = imputation.write(filled_positions, unfinished)
+        if attempt == 0:
+            filled = imputer.fit_and_fill(rule_set, filled_positions[unfinished], rng)
+        else:
+            filled = imputer.fill(rule_set, filled_positions[unfinished], rng)
+        is_done = filled.keeps_rules
+        filled_positions[unfinished[is_done]] = filled.level_positions[is_done]
+        unfinished = unfinished[~is_done]
+        if not len(unfinished):
+            break
     return filled_positions, unfinished
 
 
@@ -160,21 +163,11 @@ def _only_constraints(rule_set: RuleSet) -> RuleSet:
     return replace(rule_set, rules=constraints)
 
 
-class _Imputation(NamedTuple):
+class _FilledRows(NamedTuple):
     """Rows of which all missing cells are filled."""
 
     level_positions: LevelPositions  # (m, d)
     keeps_rules: Mask  # (m,), which of them keep all rules
-
-    def write(self, filled_positions: LevelPositions, row_indices: Ints) -> Ints:
-        """Write the rows that keep all rules into `filled_positions` (k, d), in place.
-
-        They belong to `row_indices` (m,). Returns the indices of the others.
-        """
-        filled_positions[row_indices[self.keeps_rules]] = self.level_positions[
-            self.keeps_rules
-        ]
-        return row_indices[~self.keeps_rules]
 
 
 # The models of one column, by the indices of the columns that they do not see.
@@ -255,10 +248,10 @@ class _TrainingCopies:
         """Models of a column given all others but excluded ones, one of each copy."""
         unseen = {column_index, *excluded_indices}
         seen = [c for c in self.fillable if c not in unseen]
-        predictors = np.array(seen, dtype=np.int64)
-        data = ColumnData(self.columns, copies[0], column_index, predictors)
+        predictor_indices = np.array(seen, dtype=np.int64)
+        data = ColumnData(self.columns, copies[0], column_index, predictor_indices)
         # "way" is a part of the seed, as is "some" above.
-        strategy = choose_strategy(data, seed=seed.child("way"))
+        strategy = choose_tree_or_ridge(data, seed=seed.child("way"))
         models = []
         for t, copy_positions in enumerate(copies):
             rng = np.random.default_rng(seed.child("rows", t).key)
@@ -377,28 +370,28 @@ class _SweptRows:
             np.where(stays, self.level_positions, solved)
         )
 
-    def imputation(self, first: int = 0) -> _Imputation:
+    def filled_rows(self, first: int = 0) -> _FilledRows:
         """The filled rows, from the one with the index `first` on."""
-        return _Imputation(self.level_positions[first:], self.keeps_rules[first:])
+        return _FilledRows(self.level_positions[first:], self.keeps_rules[first:])
 
 
 @dataclass(frozen=True, eq=False)
 class _Imputer:
     """Fills rows by models of each column that has missing cells, given all others.
 
-    `fit_fill` comes first, and fits the models while it fills. `fill` uses them again,
-    for other rows.
+    `fit_and_fill` comes first, and fits the models while it fills. `fill` uses them
+    again, for other rows.
     """
 
     training: _TrainingCopies
     models: dict[int, _ModelsByExcluded] = field(default_factory=dict)  # by column
 
-    def fit_fill(
+    def fit_and_fill(
         self,
         rule_set: RuleSet,
         level_positions: LevelPositions,
         rng: np.random.Generator,
-    ) -> _Imputation:
+    ) -> _FilledRows:
         """Fit the models, and fill rows with positions (m, d) in the same sweeps.
 
         Before a column is drawn again, its models are fitted to the copies of training
@@ -420,21 +413,21 @@ class _Imputer:
                     )
                 rows.redraw(c, self.models[c])
             rows.solve_rules()
-        return rows.imputation(first=n_swept_copies)
+        return rows.filled_rows(first=n_swept_copies)
 
     def fill(
         self,
         rule_set: RuleSet,
         level_positions: LevelPositions,
         rng: np.random.Generator,
-    ) -> _Imputation:
+    ) -> _FilledRows:
         """Fill rows with positions (m, d), by models that are fitted already."""
         rows = _SweptRows(self.training, rule_set, level_positions, rng)
         for _ in range(N_SWEEPS):
             for c, models in self.models.items():
                 rows.redraw(c, models)
             rows.solve_rules()
-        return rows.imputation()
+        return rows.filled_rows()
 
 
 def _with_undrawn(level_positions: LevelPositions, to_fill: Mask) -> LevelPositions:

@@ -29,7 +29,7 @@ MAX_COLUMNS_OF_DONORS = 50
 # keep filled cells of such columns near their donors. If donors have missing cells, the
 # regression takes this many iterations of expectation maximization: few, because it is
 # only a first guess.
-FIRST_GUESS_PENALTY = 1e-4
+COVARIANCE_PENALTY = 1e-4
 N_EM_ITERATIONS = 4
 
 
@@ -153,7 +153,7 @@ def _fit_gaussian(points: Floats) -> tuple[Floats, Floats]:
         n_iterations = N_EM_ITERATIONS
     for _ in range(n_iterations):
         covariance = np.atleast_2d(np.cov(completed.T, ddof=0)) + residual_covariance
-        covariance = covariance + FIRST_GUESS_PENALTY * np.eye(n_axes)
+        covariance = covariance + COVARIANCE_PENALTY * np.eye(n_axes)
         precision = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
         mean = completed.mean(0)
         completed, residual_covariance = _conditional_means(points - mean, precision)
@@ -175,11 +175,12 @@ def _conditional_means(points: Floats, precision: Floats) -> tuple[Floats, Float
     order = np.argsort(index, kind="stable")
     ends = np.cumsum(np.bincount(index))
     groups = np.split(order, ends[:-1])
-    for missing, rows in zip(patterns, groups, strict=True):
+    for missing, row_indices in zip(patterns, groups, strict=True):
         observed = ~missing
         covariance = np.linalg.inv(precision[np.ix_(missing, missing)])
         slopes = precision[np.ix_(observed, missing)] @ covariance
-        completed[np.ix_(rows, missing)] = -completed[np.ix_(rows, observed)] @ slopes
-        share = len(rows) / len(points)
+        known = completed[np.ix_(row_indices, observed)]
+        completed[np.ix_(row_indices, missing)] = -known @ slopes
+        share = len(row_indices) / len(points)
         mean_covariance[np.ix_(missing, missing)] += covariance * share
     return completed, mean_covariance

@@ -77,17 +77,16 @@ def move_to_values(
     for c, grid_value in grid_values.items():
         _check_exact(table, c, grid_value, fixed_positions[c])
     given = list(grid_values)
-    level_positions = level_positions[has_all_values(level_positions, given)]
-    if not len(level_positions):
+    complete = level_positions[has_all_values(level_positions, given)]
+    if not len(complete):
         raise DataError("no row has a value of all given columns at once")
-    differences = _differences_to(table, level_positions, grid_values)
+    differences = _differences_to(table, complete, grid_values)
     distance = np.sqrt((differences**2).sum(axis=1))
-    nearest = np.argsort(distance, kind="stable")[
-        : _n_rows_to_move(len(level_positions))
-    ]
-    nearest = nearest[_balanced_rows(differences[nearest])]
+    nearest_first = np.argsort(distance, kind="stable")
+    nearest = nearest_first[: _n_rows_to_move(len(complete))]
+    balanced = nearest[_balanced_rows(differences[nearest])]
     given_positions = [fixed_positions[c] for c in given]
-    moved = _move_rows(table, level_positions[nearest], given, given_positions)
+    moved = _move_rows(table, complete[balanced], given, given_positions)
     return moved, int((distance < NEAR_DISTANCE).sum())
 
 

@@ -210,7 +210,7 @@ class TablePlan(FitPlan):
             table.drawing_order, self.chosen_strategies, strict=True
         ):
             column = table.columns[c]
-            if uses_ridge(strategy) and not column.new_value_policy.are_possible:
+            if uses_ridge(strategy) and not column.new_value_policy.allows_new_values:
                 return False
             if strategy == "splitting_label" and not column.is_binary:
                 return False

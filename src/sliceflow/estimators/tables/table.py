@@ -252,10 +252,14 @@ class Table:
         rules = self.rule_set.rules_that_compute(c, known)
         return is_undrawn(solve_column(rules, self.columns, self.level_positions, c))
 
-    def column_data(self, c: int, predictors: Sequence[int]) -> ColumnData:
-        """What a model of column c, drawn from `predictors`, is fitted to."""
-        predictor_indices = np.array(predictors, dtype=np.int64)
-        return ColumnData(self.columns, self.level_positions, c, predictor_indices)
+    def column_data(self, c: int, predictor_indices: Sequence[int]) -> ColumnData:
+        """What a model of column c, drawn from its predictors, is fitted to."""
+        return ColumnData(
+            self.columns,
+            self.level_positions,
+            c,
+            np.array(predictor_indices, dtype=np.int64),
+        )
 
     @cached_property
     def unique_rows(self) -> set[bytes]:
