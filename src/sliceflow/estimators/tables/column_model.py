@@ -88,7 +88,7 @@ class ColumnModel:
     # `sampler.value_regression`.
     score_regression: RidgeRegression | None
     sampler: NodeSampler  # of the rows whose cells come from the tree
-    row_sources: CellSources  # of the cells of all fitted rows
+    training_sources: CellSources  # of the cells of all training rows
     # Its leaves hold the ids of sources; None if no source has to be drawn
     # (`needs_source_tree`).
     source_tree: Tree | None
@@ -107,7 +107,7 @@ class ColumnModel:
     @property
     def unexplained_share(self) -> float:
         """The tree's residual impurity, times the share of cells that are drawn."""
-        share_drawn = (~self.row_sources.computed).mean()
+        share_drawn = (~self.training_sources.computed).mean()
         return float(self.sampler.tree.residual_impurity * share_drawn)
 
     def draw(
@@ -165,7 +165,7 @@ class ColumnModel:
             return None
         leaf = self.source_tree.find_leaves(x)
         source_ids = self.source_tree.draw(leaf, rng).values.astype(np.int64)
-        return CellSources(self.row_sources.equal_column_indices, source_ids)
+        return CellSources(self.training_sources.equal_column_indices, source_ids)
 
     def _equal_or_missing(
         self, level_positions: LevelPositions, drawn_sources: CellSources | None
@@ -241,7 +241,7 @@ def fit_column_model(
         predictor_indices=data.predictor_indices,
         score_regression=score_regression,
         sampler=NodeSampler(data.column, value_tree, value_regression),
-        row_sources=sources,
+        training_sources=sources,
         source_tree=source_tree,
         rules=tuple(rules),
     )

@@ -66,7 +66,7 @@ class IntegerRelation(NamedTuple):
             return coefficient_of
         return {other: -value for other, value in coefficient_of.items()}
 
-    def stands_alone(self, c: int) -> bool:
+    def is_alone_on_its_side(self, c: int) -> bool:
         """Whether a column is alone on its side of an equation of three or more."""
         coefficients = self.coefficients_with_positive(c).values()
         n_on_its_side = sum(coefficient > 0 for coefficient in coefficients)
@@ -78,7 +78,7 @@ class _TotalKey(NamedTuple):
 
     has_factor: bool  # whether its coefficient is neither 1 nor −1
     step: Fraction  # of its grid, in ones or seconds
-    has_company: bool  # whether other columns are on its side of the equation
+    is_not_alone: bool  # whether other columns are on its side of the equation
     n_observed: int  # its cells that are not missing
     minus_n_levels: int
     minus_index: int  # of columns that are alike so far, the last one is first
@@ -92,7 +92,7 @@ class _TotalKey(NamedTuple):
         return cls(
             has_factor=relation.coefficients_with_positive(c)[c] != 1,
             step=column.grid.spacing * (column.unit or Fraction(0)),
-            has_company=not relation.stands_alone(c),
+            is_not_alone=not relation.is_alone_on_its_side(c),
             n_observed=len(column.encoded.observed_codes),
             minus_n_levels=-column.n_levels,
             minus_index=-c,

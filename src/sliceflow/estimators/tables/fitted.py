@@ -99,15 +99,16 @@ class FittedTable:
         given_rows = rows_with_given(self.table, given)
         if given_rows.notes:
             warn_user(f"given={dict(given)}: {'; '.join(given_rows.notes)}")
-        level_positions = LevelPositions(np.empty((0, len(self.table.columns))))
+        draws = list[LevelPositions]()
+        n_left = n
         if self._prefers_plain_draws(given_rows, allow_missing):
-            level_positions = self._filter_draws(n, seed, given_rows, allow_missing)
-        n_left = n - len(level_positions)
-        if n_left:
-            others = self._draw_refitted(n_left, seed, given_rows, allow_missing)
-            level_positions = LevelPositions(np.concatenate((level_positions, others)))
+            plain = self._filter_draws(n, seed, given_rows, allow_missing)
+            draws.append(plain)
+            n_left = n - len(plain)
+        if n_left > 0:
+            draws.append(self._draw_refitted(n_left, seed, given_rows, allow_missing))
         return given_rows.table.to_dataframe(
-            level_positions, seed, given_rows.fixed_values
+            LevelPositions(np.concatenate(draws)), seed, given_rows.fixed_values
         )
 
     def _draw(self, n: int, seed: Seed, allow_missing: bool) -> LevelPositions:
