@@ -118,9 +118,11 @@ class ColumnModel:
     ) -> LevelPositions:
         """Positions (m, 1) of new cells for m partly drawn rows, as a `ChainStep`.
 
-        Each source of cells proposes positions. A cell takes the first one that its
-        row allows: of an earlier column that it equals, or missing, if such a source is
-        drawn for it; of a rule that computes it; of the tree.
+        Sources propose positions, and a cell takes the first one that its row allows:
+
+        1. It equals an earlier column or is missing, if that source is drawn for it.
+        2. A rule computes it.
+        3. It is drawn from the tree.
         """
         level_positions = partly_drawn.level_positions
         tree_input = _make_tree_input(

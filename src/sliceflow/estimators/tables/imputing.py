@@ -100,7 +100,7 @@ def fill_missing(
     training_positions = _sample_training_rows(table, seed)
     training = _TrainingCopies(
         columns=table.columns,
-        fillable=_fillable_columns(table, training_positions),
+        fillable_indices=_fillable_columns(table, training_positions),
         level_positions=training_positions,
         n_copies=int(np.clip(n, MIN_TREES, MAX_TREES)),
         seed=seed,
@@ -139,12 +139,12 @@ def _sample_training_rows(table: Table, seed: Seed) -> LevelPositions:
 
 def _fillable_columns(table: Table, training_positions: LevelPositions) -> list[int]:
     """Indices of columns that can be filled: no identifiers, and with some values."""
-    fillable = []
+    fillable_indices = []
     for c in table.drawing_order:
         is_identifier = table.columns[c].kind == "identifier"
         if not is_identifier and has_value(training_positions[:, c]).any():
-            fillable.append(c)
-    return fillable
+            fillable_indices.append(c)
+    return fillable_indices
 
 
 def _with_constants(
@@ -183,14 +183,14 @@ class _TrainingCopies:
     """
 
     columns: Sequence[Column]  # all columns of the table
-    fillable: Sequence[int]  # indices of the columns that models see and draw
+    fillable_indices: Sequence[int]  # of the columns that models see and draw
     level_positions: LevelPositions  # (r, d), of the rows of each copy
     n_copies: int  # and so the number of models of each column
     seed: Seed
 
     def missing_cells(self, level_positions: LevelPositions) -> Mask:
         """Which cells of rows with positions (m, d) are missing and can be filled."""
-        is_fillable = np.isin(np.arange(len(self.columns)), self.fillable)
+        is_fillable = np.isin(np.arange(len(self.columns)), self.fillable_indices)
         return is_missing(level_positions) & is_fillable
 
     def copies(self) -> LevelPositions:
@@ -202,7 +202,11 @@ class _TrainingCopies:
     ) -> None:
         """Fill the missing cells of rows (m, d), in place, from near training rows."""
         impute_from_near_rows(
-            self.columns, self.level_positions, level_positions, self.fillable, rng
+            self.columns,
+            self.level_positions,
+            level_positions,
+            self.fillable_indices,
+            rng,
         )
 
     def fit_models(
@@ -247,7 +251,7 @@ class _TrainingCopies:
     ) -> list[ColumnModel]:
         """Models of a column given all others but excluded ones, one of each copy."""
         unseen = {column_index, *excluded_indices}
-        seen = [c for c in self.fillable if c not in unseen]
+        seen = [c for c in self.fillable_indices if c not in unseen]
         predictor_indices = np.array(seen, dtype=np.int64)
         data = ColumnData(self.columns, copies[0], column_index, predictor_indices)
         # "way" is a part of the seed, as is "some" above.
@@ -298,7 +302,7 @@ class _SweptRows:
         self._rng = rng
         self._missing = training.missing_cells(level_positions)
         self.column_indices = [
-            c for c in training.fillable if self._missing[:, c].any()
+            c for c in training.fillable_indices if self._missing[:, c].any()
         ]
         training.fill_initially(self.level_positions, rng)
         self._dependent = DependentMissingCells.from_rows(
