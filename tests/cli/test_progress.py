@@ -111,7 +111,9 @@ def test_an_event_without_stages_is_counted_by_steps(monkeypatch):
 def test_trials_of_a_table_are_counted_apart_from_its_columns():
     trial = TableTrialEvent("how to draw age", 3, 8, columns_total=12, seconds=1.0)
     assert describe_progress(trial) == "trial 3 of 8 (how to draw age)"
-    column = ColumnEvent("age", 5, 12, unexplained=0.5, seconds=2.0, trials_done=6)
+    column = ColumnEvent(
+        "age", 5, 12, unexplained_share=0.5, seconds=2.0, trials_done=6
+    )
     assert describe_progress(column) == "column 5 of 12 (age)"
     forecast = Forecast()
     forecast.update(trial)

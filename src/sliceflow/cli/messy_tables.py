@@ -105,11 +105,11 @@ def _error_of_column(
     df: pd.DataFrame, column_index: int, kind: str | None
 ) -> DataError | None:
     """Why a column cannot be used as this kind; None if it can be."""
-    from sliceflow.estimators.tables import cells, infer_columns
+    from sliceflow.estimators.tables import encoded_columns, infer_columns
 
     all_rows = np.arange(len(df))
     try:
-        encoded = cells.encode_column(
+        encoded = encoded_columns.encode_column(
             df.iloc[:, column_index], df.columns[column_index]
         )
         infer_columns.infer_column(encoded, all_rows, kind)

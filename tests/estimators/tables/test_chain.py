@@ -10,10 +10,10 @@ import sliceflow
 from sliceflow import TableFlow
 from sliceflow.engine.random import Seed
 from sliceflow.estimators.tables import choose_strategies, trees
+from sliceflow.estimators.tables.column_data import limit_predictors
 from sliceflow.estimators.tables.column_model import fit_column_model
 from sliceflow.estimators.tables.level_positions import has_value
 from sliceflow.estimators.tables.partly_drawn_rows import PartlyDrawnRows
-from sliceflow.estimators.tables.predictors import limit_predictors
 from sliceflow.estimators.tables.row_distances import nearest_distances
 from sliceflow.estimators.tables.strategies import uses_ridge
 from sliceflow.estimators.tables.table import Table
@@ -117,8 +117,8 @@ def test_of_many_columns_the_model_sees_the_category_that_tells(rng):
     frame.insert(0, "town", [f"t{v:02}" for v in town])
     frame["longitude"] = longitude
     table = read(frame)
-    assert 0 in limit_predictors(table.column_data(46, range(46))).predictors
-    assert 46 in limit_predictors(table.column_data(0, range(1, 47))).predictors
+    assert 0 in limit_predictors(table.column_data(46, range(46))).predictor_indices
+    assert 46 in limit_predictors(table.column_data(0, range(1, 47))).predictor_indices
 
 
 def errors_by_two(frame):
@@ -177,7 +177,7 @@ def test_of_many_columns_trees_see_those_that_matter(rng):
     )
     data = table.column_data(60, range(60))
     model = fit_column_model(data, seed=Seed(0), settings=FINE)
-    assert 59 in model.predictors
+    assert 59 in model.predictor_indices
 
 
 def test_a_regression_must_be_much_better_than_leaves(rng):
@@ -198,7 +198,7 @@ def test_what_leaves_do_not_allow_is_drawn_from_the_nodes_above_and_not_between_
     frame = pd.DataFrame({"x": x, "y": 10 * (x % 2) + 0.1 * rng.normal(size=800)})
     table = read(frame)
     model = fit_column_model(
-        table.column_data(1, predictors=[0]), seed=Seed(0), settings=FINE
+        table.column_data(1, predictor_indices=[0]), seed=Seed(0), settings=FINE
     )
     grid_values_at = table.columns[1].grid_values_at
 
@@ -269,11 +269,11 @@ def test_levels_of_a_label_among_numbers_have_trees_of_their_own(rng, tmp_path):
     printed = str(flow.plan_)
     assert "splitting_label" not in printed
     assert re.search(r"separate trees +for each level of kind\b", printed)
-    (chain,) = flow._fitted_model().chains.fitted.values()
+    (chain,) = flow._fitted_model().fitted_chains.values()
     _, *others = chain
     z = flow._fitted_model().table.level_positions
     for step in others:
-        assert 0 <= step.unexplained <= 1
+        assert 0 <= step.unexplained_share <= 1
         for level, model in step.models.items():
             rows_of_level = z[:, step.label_index] == level
             (column,) = step.drawn_indices

@@ -145,12 +145,12 @@ def test_a_file_whose_plan_is_not_complete_is_refused(flow):
 def test_a_loaded_table_fits_its_chain_when_it_first_draws(flow, tmp_path):
     flow.save(tmp_path / "m")
     loaded = sliceflow.load(tmp_path / "m")
-    assert len(flow._record.model.chains.fitted) == 1
-    assert len(loaded._record.model.chains.fitted) == 0
+    assert len(flow._record.model.fitted_chains) == 1
+    assert len(loaded._record.model.fitted_chains) == 0
     pd.testing.assert_frame_equal(
         loaded.sample(20, random_state=0), flow.sample(20, random_state=0)
     )
-    assert len(loaded._record.model.chains.fitted) == 1
+    assert len(loaded._record.model.fitted_chains) == 1
 
 
 def test_listeners_hear_of_every_column(capsys, caplog):
@@ -161,7 +161,8 @@ def test_listeners_hear_of_every_column(capsys, caplog):
     assert [event.column for event in columns] == list(flow.plan_.order)
     assert [event.columns_done for event in columns] == list(range(1, 8))
     assert {event.columns_total for event in columns} == {7}
-    assert [event.unexplained for event in columns] == flow.history_["unexplained"]
+    shares = [event.unexplained_share for event in columns]
+    assert shares == flow.history_["unexplained"]
     assert [event.seconds for event in columns] == flow.history_["seconds"]
     shown = capsys.readouterr().err + caplog.text  # printed, or logged
     n = columns[-1].steps_total

@@ -8,7 +8,7 @@ from scipy.stats import kstest
 
 import sliceflow
 from sliceflow import ModelFileError, TableFlow
-from sliceflow.estimators.tables import choose_neighbors, lazy_chains, neighbor_columns
+from sliceflow.estimators.tables import choose_neighbors, fitted, neighbor_columns
 from sliceflow.estimators.tables.chain import fit_chain
 from sliceflow.estimators.tables.nearest_rows_model import NearestRowsModel
 
@@ -33,7 +33,7 @@ def tuned_plan(frame, **parameters):
 def fit(frame, **parameters):
     """The fitted flow, and the steps of its chain."""
     flow = TableFlow(random_state=0, **parameters).fit(frame)
-    (chain,) = flow._fitted_model().chains.fitted.values()
+    (chain,) = flow._fitted_model().fitted_chains.values()
     return flow, chain
 
 
@@ -49,8 +49,8 @@ def test_a_draw_has_the_moments_of_its_formula(rng):
     expected = mean + np.sqrt(1 - h2) * (model.scores[row] - mean)
     np.testing.assert_allclose(drawn.mean(0), expected, atol=0.01)
     np.testing.assert_allclose(np.cov(drawn.T), h2 * np.cov(around.T), atol=0.004)
-    assert 0 < model.unexplained < 0.2
-    assert flow.history_["unexplained"] == [model.unexplained]
+    assert 0 < model.unexplained_share < 0.2
+    assert flow.history_["unexplained"] == [model.unexplained_share]
     assert flow.history_["column"] == ["side, a, b, c"]
 
 
@@ -217,7 +217,7 @@ def test_the_chain_of_rows_without_missing_cells_is_fitted_once(rng, monkeypatch
         n_fits += 1
         return fit_chain(*args, **options)
 
-    monkeypatch.setattr(lazy_chains, "fit_chain", counting)
+    monkeypatch.setattr(fitted, "fit_chain", counting)
     first = flow.sample(20, random_state=0)
     assert flow.sample(20, random_state=0).equals(first)
     assert n_fits == 1

@@ -38,7 +38,7 @@ def test_only_allowed_proposals_become_cells(table):
     rows = np.array([[UNDRAWN, 1, 2]] * 4)
     partly_drawn = PartlyDrawnRows(rows, table.rule_set)
     proposed = np.array([1.0, 3.0, UNDRAWN, IMPOSSIBLE])
-    cells = partly_drawn.allowed_of(0, proposed)
+    cells = partly_drawn.keep_allowed(0, proposed)
     assert np.array_equal(cells, [1, UNDRAWN, UNDRAWN, UNDRAWN], equal_nan=True)
 
 

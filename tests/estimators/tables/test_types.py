@@ -9,7 +9,7 @@ from scipy.stats import norm
 
 from sliceflow import TableFlow
 from sliceflow.errors import DataError, ParameterError
-from sliceflow.estimators.tables.cells import EncodedColumn
+from sliceflow.estimators.tables.encoded_columns import EncodedColumn
 from sliceflow.estimators.tables.formats import infer_date_formats
 from sliceflow.estimators.tables.table_rows import read_dataframe
 

@@ -36,10 +36,10 @@ class CellSources:
 
     Another tree predicts the source of new cells, so each source has a number, which is
     its class: 0 for the tree, i + 1 for a cell that equals the cell of the column
-    `equal_indices[i]`, and the next two for missing and computed.
+    `equal_column_indices[i]`, and the next two for missing and computed.
     """
 
-    equal_indices: tuple[int, ...]  # earlier columns that cells may equal
+    equal_column_indices: tuple[int, ...]  # earlier columns that cells may equal
     source_ids: Ints  # (n,), the number of each cell's source
 
     @property
@@ -50,7 +50,7 @@ class CellSources:
     @property
     def from_equal_column(self) -> Mask:
         """Which cells (n,) equal a cell of an earlier column."""
-        return (self.source_ids > 0) & (self.source_ids <= len(self.equal_indices))
+        return (self.source_ids > 0) & (self.source_ids < self._missing_id)
 
     @property
     def missing(self) -> Mask:
@@ -64,15 +64,15 @@ class CellSources:
 
     @property
     def _missing_id(self) -> int:
-        return len(self.equal_indices) + 1
+        return len(self.equal_column_indices) + 1
 
     @property
     def _computed_id(self) -> int:
-        return len(self.equal_indices) + 2
+        return len(self.equal_column_indices) + 2
 
     def equals(self, column_index: int) -> Mask:
         """Which cells (n,) equal the cell of this earlier column."""
-        equal_id = self.equal_indices.index(column_index) + 1
+        equal_id = self.equal_column_indices.index(column_index) + 1
         return np.asarray(self.source_ids == equal_id)
 
     def with_missing(self, missing: Mask) -> CellSources:
@@ -92,7 +92,7 @@ def find_sources(data: ColumnData, rules: Sequence[SolvableRule]) -> CellSources
     The sources are rules, if there are any, or else earlier columns that it equals.
     """
     if not rules:
-        return find_equal_columns(data)
+        return find_equal_cells(data)
     sources = CellSources((), np.zeros(len(data), dtype=np.int64))
     computed = solve_column(
         rules, data.columns, data.level_positions, data.column_index
@@ -120,34 +120,44 @@ def needs_source_tree(sources: CellSources, rules: Sequence[SolvableRule]) -> bo
     return not sources.from_tree.all()
 
 
-def find_equal_columns(data: ColumnData) -> CellSources:
-    """The predictors that a dense number equals in some rows.
+def find_equal_cells(data: ColumnData) -> CellSources:
+    """Which cells (n,) of a column equal that of a predictor in the same row.
 
-    The sources of its cells are as in `CellSources`, but none is `missing`.
+    These have the predictor as their source, and all others have the tree. Of several
+    equal predictors, the one that is equal in most rows counts.
+    """
+    is_equal = _equal_cells_by_predictor(data)
+    equal_column_indices = list[int]()
+    source_ids = np.zeros(len(data), dtype=np.int64)
+    for c in sorted(is_equal, key=lambda c: -is_equal[c].mean()):
+        newly_equal = is_equal[c] & (source_ids == 0)
+        if newly_equal.mean() >= MIN_EQUAL_SHARE:
+            equal_column_indices.append(c)
+            source_ids[newly_equal] = len(equal_column_indices)
+    return CellSources(tuple(equal_column_indices), source_ids)
+
+
+def _equal_cells_by_predictor(data: ColumnData) -> dict[int, Mask]:
+    """Which cells (n,) equal that of each predictor, by the index of the predictor.
+
+    Only predictors of the same kind are compared, and only cells where the column may
+    have new values: in others, such as grades, equal numbers are no pattern.
     """
     column = data.column
-    source_ids = np.zeros(len(data), dtype=np.int64)
     is_interpolable = column.new_value_policy.is_interpolable(data.positions)
     if not is_interpolable.any():
-        return CellSources((), source_ids)
+        return {}
     grid_values = column.grid_values_at(data.positions)
-    is_equal = dict[int, Mask]()
-    for c in data.predictors.tolist():
+    is_equal = {}
+    for c in data.predictor_indices.tolist():
         other = data.columns[c]
-        same_units = (other.unit is None) == (column.unit is None)
-        if other.kind == column.kind and same_units:
+        units_match = (other.unit is None) == (column.unit is None)
+        if other.kind == column.kind and units_match:
             other_values = convert_grid_values(
                 data.level_positions[:, c], from_grid=other.grid, to_grid=column.grid
             )
             is_equal[c] = is_interpolable & (grid_values == other_values)
-
-    equal_indices = list[int]()
-    for c in sorted(is_equal, key=lambda c: -is_equal[c].mean()):
-        newly_equal = is_equal[c] & (source_ids == 0)
-        if newly_equal.mean() >= MIN_EQUAL_SHARE:
-            equal_indices.append(c)
-            source_ids[newly_equal] = len(equal_indices)
-    return CellSources(tuple(equal_indices), source_ids)
+    return is_equal
 
 
 def convert_grid_values(

@@ -74,6 +74,7 @@ array([[0.],
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -93,11 +94,10 @@ from sliceflow.estimators.tables.level_positions import (
 from sliceflow.estimators.tables.nearest_rows_model import NearestRowsModel
 from sliceflow.estimators.tables.neighbor_columns import columns_for_neighbors
 from sliceflow.estimators.tables.partly_drawn_rows import PartlyDrawnRows
-from sliceflow.estimators.tables.per_level_model import PerLevelModel
 from sliceflow.estimators.tables.rule_set import RuleSet
 from sliceflow.estimators.tables.rules import SolvableRule
 from sliceflow.estimators.tables.strategies import Strategy
-from sliceflow.estimators.tables.table import Table, numpy_rng
+from sliceflow.estimators.tables.table import Table
 from sliceflow.estimators.tables.trees import TreeSettings
 
 # The most rounds in which rows that break a constraint are drawn again, before there is
@@ -121,7 +121,7 @@ class ChainStep(Protocol):
         ...
 
     @property
-    def unexplained(self) -> float:
+    def unexplained_share(self) -> float:
         """The share of the columns' impurity or variance that the model leaves."""
         ...
 
@@ -129,12 +129,13 @@ class ChainStep(Protocol):
         self,
         partly_drawn: PartlyDrawnRows,
         rng: np.random.Generator,
-        refuses_outside: bool = False,
+        clip_predictions: bool = True,
     ) -> LevelPositions:
         """New cells (m, k) for m partly drawn rows, which do not change.
 
-        They are `UNDRAWN` where no draw was allowed. A prediction beyond the ends of
-        its column becomes the nearest end, or `UNDRAWN` with `refuses_outside`.
+        They are `UNDRAWN` where no draw was allowed. If a regression predicts a value
+        beyond the ends of its column, the cell gets the nearest end, or stays `UNDRAWN`
+        without `clip_predictions`.
         """
         ...
 
@@ -169,7 +170,7 @@ def fit_chain(
     for c, strategy in zip(table.drawing_order, strategies, strict=True):
         if c in not_in_trees:
             continue
-        data = table.column_data(c, predictors=indices_before)
+        data = table.column_data(c, predictor_indices=indices_before)
         yield _fit_step(
             data.with_rows(level_positions),
             label,
@@ -179,6 +180,45 @@ def fit_chain(
             rules=table.rules_that_compute(c, (*fixed_indices, *indices_before)),
         )
         indices_before.append(c)
+
+
+@dataclass(frozen=True, eq=False)
+class PerLevelModel:
+    """The models of one column, one for each level of a label."""
+
+    label_index: int  # the column of the label
+    models: Mapping[float, ColumnModel]  # by the label's positions
+
+    @property
+    def drawn_indices(self) -> list[int]:
+        """The index of the column, as a list. All models draw the same column."""
+        first_model = next(iter(self.models.values()))
+        return first_model.drawn_indices
+
+    @property
+    def unexplained_share(self) -> float:
+        """The mean of the shares that the models of the levels leave."""
+        shares = [model.unexplained_share for model in self.models.values()]
+        return float(np.mean(shares))
+
+    def draw(
+        self,
+        partly_drawn: PartlyDrawnRows,
+        rng: np.random.Generator,
+        clip_predictions: bool = True,
+    ) -> LevelPositions:
+        """New cells (m, 1) for m partly drawn rows, each by the model of its level.
+
+        Rows with another label than any of the levels stay `UNDRAWN`.
+        """
+        positions = LevelPositions(np.full((len(partly_drawn), 1), UNDRAWN))
+        labels = partly_drawn.level_positions[:, self.label_index]
+        for level, model in self.models.items():
+            row_indices = np.flatnonzero(labels == level)
+            positions[row_indices] = model.draw(
+                partly_drawn.take(row_indices), rng, clip_predictions
+            )
+        return positions
 
 
 class _SplittingLabel(NamedTuple):
@@ -221,7 +261,7 @@ def _fit_step(
             level_data, seed=seed, settings=settings, strategy=strategy, rules=rules
         )
 
-    if label is None or label.column_index not in data.predictors:
+    if label is None or label.column_index not in data.predictor_indices:
         return fit(data)
     models = {}
     for level, rows in label.rows_of_level.items():
@@ -233,14 +273,14 @@ def draw_chain(
     chain: Iterable[ChainStep],
     partly_drawn: PartlyDrawnRows,
     rng: np.random.Generator,
-    refuses_outside: bool = False,
+    clip_predictions: bool = True,
 ) -> None:
     """Draw the columns of a chain into partly drawn rows, one step after the other.
 
-    `ChainStep.draw` explains `refuses_outside`.
+    `ChainStep.draw` explains `clip_predictions`.
     """
     for step in chain:
-        new_cells = step.draw(partly_drawn, rng, refuses_outside)
+        new_cells = step.draw(partly_drawn, rng, clip_predictions)
         partly_drawn.set_columns(step.drawn_indices, new_cells)
 
 
@@ -257,7 +297,7 @@ def draw_rows(
 
     `fixed_positions` has the positions of columns that are the same in all rows.
     """
-    rng = numpy_rng(seed.child("rows"))
+    rng = np.random.default_rng(seed.child("rows").key)
     blank_row = make_blank_row(table.columns, fixed_positions)
     all_indices = np.arange(len(table.columns))
     may_change = np.isin(all_indices, list(fixed_positions), invert=True)
@@ -267,7 +307,7 @@ def draw_rows(
         drawn = LevelPositions(np.tile(blank_row, (len(unfinished), 1)))
         is_strict = attempt < MAX_STRICT_ROUNDS
         partly_drawn = PartlyDrawnRows(drawn, table.rule_set, allow_missing)
-        draw_chain(chain, partly_drawn, rng, refuses_outside=is_strict)
+        draw_chain(chain, partly_drawn, rng, clip_predictions=not is_strict)
         is_refused = _solve_and_refuse(table, drawn, may_change, is_strict)
         level_positions[unfinished] = drawn
         unfinished = unfinished[is_refused]

@@ -8,9 +8,7 @@ it, and is closer to these few rows. A detector on halves of the rows chooses.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -62,96 +60,57 @@ def plain_draws_are_better(
     n_matches = int(given_rows.matches(table.level_positions).sum())
     if n_matches < MIN_ROWS_TO_COMPARE:
         return True
-    settings = settings._replace(n_neighbors=settings.n_neighbors // 2)
+    # The chains of half of the rows have half as many near ones.
+    trial_settings = settings._replace(n_neighbors=settings.n_neighbors // 2)
     needed_indices = {*compared_columns(table), *given_rows.column_indices}
     drawn_indices = [c for c in table.drawing_order if c in needed_indices]
     compared_indices = [c for c in drawn_indices if c not in given_rows.fixed_positions]
     if not compared_indices:
         return False  # all columns are given, and no chain draws anything
-    drawer = _TrialDrawer(table, given_rows, settings, strategies, drawn_indices)
+
+    def draw_matching(
+        train: LevelPositions, n: int, fixed_positions: Mapping[int, float]
+    ) -> LevelPositions:
+        """Draw n rows by a chain of train rows; keep those with what is given."""
+        draws = trial_draws(
+            table,
+            train,
+            n,
+            trial_settings,
+            strategies,
+            drawn_indices=drawn_indices,
+            fixed_positions=fixed_positions,
+        )
+        return draws[given_rows.matches(draws)]
+
     share = n_matches / len(table.level_positions)
     seed = CHOICE_SEED.child("given")
     gains = []
-    for split in iter_splits(table.level_positions, seed, n_matches):
-        rows = split.held_out[given_rows.matches(split.held_out)]
+    for train, held_out in iter_splits(table.level_positions, seed, n_matches):
+        rows = held_out[given_rows.matches(held_out)]
         n_plain = math.ceil(len(rows) / share)  # about as many have what is given
-        comparison = _Comparison(
-            rows=rows,
-            plain=drawer.plain_draws(split.train, n_plain),
-            refitted=drawer.refitted_draws(split.train, len(rows)),
-        )
-        if comparison.is_possible:
-            gains.append(comparison.gain_of_refit(compared_indices))
+        plain = draw_matching(train, n_plain, {})
+        matching_train = train[given_rows.matches(train)]
+        refitted = draw_matching(matching_train, len(rows), given_rows.fixed_positions)
+        # Fewer could not be split into the folds of a detector.
+        if min(len(rows), len(plain), len(refitted)) >= N_FOLDS:
+            gains.append(_gain_of_refit(rows, plain, refitted, compared_indices))
     if not gains:
         return True
     return float(np.mean(gains)) < MIN_GAIN_OF_REFIT
 
 
-@dataclass(frozen=True, eq=False)
-class _TrialDrawer:
-    """Draws rows with what is given in both ways, by chains of some of the rows.
+def _gain_of_refit(
+    rows: LevelPositions,
+    plain: LevelPositions,
+    refitted: LevelPositions,
+    column_indices: Sequence[int],
+) -> float:
+    """By how much the AUC of refitted draws is lower than the AUC of plain ones.
 
-    Parameters
-    ----------
-    table, settings, strategies : of all rows
-    given_rows : what is given
-    drawn_indices : the columns that are drawn
+    Both are compared with the same held-out rows (m, d), by some of the columns.
     """
-
-    table: Table
-    given_rows: GivenRows
-    settings: TreeSettings
-    strategies: Sequence[Strategy]
-    drawn_indices: Sequence[int]
-
-    def plain_draws(self, train: LevelPositions, n: int) -> LevelPositions:
-        """Draw n rows by a chain of all train rows.
-
-        Draws that do not have what is given are left out.
-        """
-        draws = trial_draws(
-            self.table,
-            train,
-            n,
-            self.settings,
-            self.strategies,
-            drawn_indices=self.drawn_indices,
-        )
-        return draws[self.given_rows.matches(draws)]
-
-    def refitted_draws(self, train: LevelPositions, n: int) -> LevelPositions:
-        """Draw n rows by a chain of only the train rows with what is given.
-
-        Draws that do not have it are left out.
-        """
-        draws = trial_draws(
-            self.table,
-            train[self.given_rows.matches(train)],
-            n,
-            self.settings,
-            self.strategies,
-            drawn_indices=self.drawn_indices,
-            fixed_positions=self.given_rows.fixed_positions,
-        )
-        return draws[self.given_rows.matches(draws)]
-
-
-class _Comparison(NamedTuple):
-    """Held-out rows that have what is given, and draws that have it."""
-
-    rows: LevelPositions  # (m, d)
-    plain: LevelPositions  # (about m, d), by a chain of all fitted rows
-    # (at most m, d), by a chain of only the fitted rows that have what is given
-    refitted: LevelPositions
-
-    @property
-    def is_possible(self) -> bool:
-        """Whether there are enough rows and draws to fit a detector."""
-        return min(len(self.rows), len(self.plain), len(self.refitted)) >= N_FOLDS
-
-    def gain_of_refit(self, column_indices: Sequence[int]) -> float:
-        """By how much the AUC of refitted draws is lower than the AUC of plain ones."""
-        rows = self.rows[:, column_indices]
-        auc_of_plain = detector_auc(rows, self.plain[:, column_indices])
-        auc_of_refitted = detector_auc(rows, self.refitted[:, column_indices])
-        return auc_of_plain - auc_of_refitted
+    compared_rows = rows[:, column_indices]
+    auc_of_plain = detector_auc(compared_rows, plain[:, column_indices])
+    auc_of_refitted = detector_auc(compared_rows, refitted[:, column_indices])
+    return auc_of_plain - auc_of_refitted

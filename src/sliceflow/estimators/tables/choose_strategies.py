@@ -15,7 +15,7 @@ import numpy as np
 
 from sliceflow.arrays import Floats
 from sliceflow.engine.random import Seed
-from sliceflow.estimators.tables.column_data import ColumnData
+from sliceflow.estimators.tables.column_data import ColumnData, limit_predictors
 from sliceflow.estimators.tables.column_model import (
     MIN_LEVELS_FOR_RIDGE,
     fit_column_model,
@@ -26,14 +26,13 @@ from sliceflow.estimators.tables.level_positions import (
     split_in_halves,
 )
 from sliceflow.estimators.tables.partly_drawn_rows import PartlyDrawnRows
-from sliceflow.estimators.tables.predictors import limit_predictors
 from sliceflow.estimators.tables.ridge_regression import RidgeRegression
 from sliceflow.estimators.tables.strategies import (
     SCALE_OF_STRATEGY,
     RidgeStrategy,
     Strategy,
 )
-from sliceflow.estimators.tables.table import Table, numpy_rng
+from sliceflow.estimators.tables.table import Table
 from sliceflow.estimators.tables.trees import MAX_ROWS_PER_TREE, TreeSettings
 
 # The most rows that judge strategies, and the most that these are fitted to. It limits
@@ -122,8 +121,8 @@ def _choose_by_trial(table: Table, k: int, seed: Seed) -> Strategy:
     """The strategy of the k-th column of the chain."""
     c = table.drawing_order[k]
     if table.columns[c].is_quantitative:
-        data = table.column_data(c, predictors=table.drawing_order[:k])
-        return choose_strategy(data, seed=seed, margin=RIDGE_MARGIN)
+        data = table.column_data(c, predictor_indices=table.drawing_order[:k])
+        return choose_tree_or_ridge(data, seed=seed, margin=RIDGE_MARGIN)
     if _label_auc(table, c) < MIN_LABEL_AUC:
         return "tree"
     return "splitting_label"
@@ -142,9 +141,9 @@ def _may_have_regression(table: Table, k: int) -> bool:
 
 def _may_be_predicted(data: ColumnData) -> bool:
     """Whether a column may have the predictions of a regression as its values."""
-    if len(data.predictors) == 0 or data.column.n_levels < MIN_LEVELS_FOR_RIDGE:
+    if len(data.predictor_indices) == 0 or data.column.n_levels < MIN_LEVELS_FOR_RIDGE:
         return False
-    return data.column.new_value_policy.are_possible
+    return data.column.new_value_policy.allows_new_values
 
 
 def _largest_share(positions: LevelPositions) -> float:
@@ -156,7 +155,9 @@ def _largest_share(positions: LevelPositions) -> float:
     return float(counts.max() / len(observed))
 
 
-def choose_strategy(data: ColumnData, *, seed: Seed, margin: float = 1.0) -> Strategy:
+def choose_tree_or_ridge(
+    data: ColumnData, *, seed: Seed, margin: float = 1.0
+) -> Strategy:
     """The strategy that draws a column best given its predictors.
 
     It is a regression if the error (CRPS) of that is below `margin` times the error of
@@ -167,7 +168,7 @@ def choose_strategy(data: ColumnData, *, seed: Seed, margin: float = 1.0) -> Str
     if not _may_be_predicted(data):
         return "tree"
     data = limit_predictors(data)
-    rng = numpy_rng(seed)
+    rng = np.random.default_rng(seed.key)
     observed = np.flatnonzero(has_value(data.positions))
     sample = observed[rng.permutation(len(observed))[: 2 * MAX_ROWS_PER_TRIAL]]
     first, second = split_in_halves(data.level_positions[sample])

@@ -8,8 +8,7 @@ regression predicts plus a residual, and the tree holds the residuals.
 `fit_column_model` fits a `ColumnModel`: up to two regressions, whose predictions the
 trees see; a tree that says where a cell comes from (`cell_sources`); and the tree that
 holds the values. `ColumnModel.draw` draws the new cells: it decides where each comes
-from. `node_sampler` draws one from a leaf, and `tree_draws` draws it again until the
-rules allow it.
+from. `tree_draws` draws one from a leaf, again and again until the rules allow it.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from sliceflow.estimators.tables.cell_sources import (
     find_sources,
     needs_source_tree,
 )
-from sliceflow.estimators.tables.column_data import ColumnData
+from sliceflow.estimators.tables.column_data import ColumnData, limit_predictors
 from sliceflow.estimators.tables.columns import Column
 from sliceflow.estimators.tables.level_positions import (
     MISSING,
@@ -39,9 +38,7 @@ from sliceflow.estimators.tables.level_positions import (
     is_missing,
     is_undrawn,
 )
-from sliceflow.estimators.tables.node_sampler import NodeSampler
 from sliceflow.estimators.tables.partly_drawn_rows import PartlyDrawnRows
-from sliceflow.estimators.tables.predictors import limit_predictors
 from sliceflow.estimators.tables.ridge_regression import (
     RidgeRegression,
     Scale,
@@ -54,7 +51,7 @@ from sliceflow.estimators.tables.strategies import (
     Strategy,
     uses_ridge,
 )
-from sliceflow.estimators.tables.tree_draws import TreeDraws
+from sliceflow.estimators.tables.tree_draws import NodeSampler, TreeDraws
 from sliceflow.estimators.tables.trees import (
     Tree,
     TreeFeatures,
@@ -86,12 +83,12 @@ class ColumnModel:
 
     columns: Sequence[Column]  # all columns of the table
     column_index: int  # the column that is drawn
-    predictors: Ints  # indices of the columns that its trees see
+    predictor_indices: Ints  # indices of the columns that its trees see
     # A regression of normal scores. The trees see its predictions, as they see those of
     # `sampler.value_regression`.
     score_regression: RidgeRegression | None
     sampler: NodeSampler  # of the rows whose cells come from the tree
-    row_sources: CellSources  # of the cells of all fitted rows
+    training_sources: CellSources  # of the cells of all training rows
     # Its leaves hold the ids of sources; None if no source has to be drawn
     # (`needs_source_tree`).
     source_tree: Tree | None
@@ -108,70 +105,72 @@ class ColumnModel:
         return [self.column_index]
 
     @property
-    def unexplained(self) -> float:
+    def unexplained_share(self) -> float:
         """The tree's residual impurity, times the share of cells that are drawn."""
-        share_drawn = (~self.row_sources.computed).mean()
+        share_drawn = (~self.training_sources.computed).mean()
         return float(self.sampler.tree.residual_impurity * share_drawn)
 
     def draw(
         self,
         partly_drawn: PartlyDrawnRows,
         rng: np.random.Generator,
-        refuses_outside: bool = False,
+        clip_predictions: bool = True,
     ) -> LevelPositions:
         """Positions (m, 1) of new cells for m partly drawn rows, as a `ChainStep`.
 
-        A cell may have four sources, tried in this order: it equals an earlier column,
-        or is missing, if such a source is drawn for it; a rule computes it; or it comes
-        from the tree. Each source proposes a position. The cell takes the first one
-        that its row allows.
+        Sources propose positions, and a cell takes the first one that its row allows:
+
+        1. It equals an earlier column or is missing, if that source is drawn for it.
+        2. A rule computes it.
+        3. It is drawn from the tree.
         """
         level_positions = partly_drawn.level_positions
-        c = self.column_index
-        x, value_prediction = _make_tree_input(
+        tree_input = _make_tree_input(
             level_positions,
-            self.predictors,
+            self.predictor_indices,
             self.score_regression,
             self.sampler.value_regression,
         )
-        new_positions = LevelPositions(np.full(len(partly_drawn), UNDRAWN))
-        drawn_sources = None
-        if self.source_tree is not None:
-            drawn_sources = self._draw_sources(self.source_tree, x, rng)
-            proposed = self._equal_or_missing(drawn_sources, level_positions)
-            new_positions = partly_drawn.allowed_of(c, proposed)
-
+        drawn_sources = self._draw_sources(tree_input.x, rng)
+        equal_or_missing = self._equal_or_missing(level_positions, drawn_sources)
         computed = self._computed_positions(level_positions, drawn_sources)
-        is_open = is_undrawn(new_positions)
-        proposed = LevelPositions(np.where(is_open, computed, UNDRAWN))
-        new_positions[is_open] = partly_drawn.allowed_of(c, proposed)[is_open]
+
+        new_positions = LevelPositions(np.full(len(partly_drawn), UNDRAWN))
+        for proposed in (equal_or_missing, computed):
+            is_open = is_undrawn(new_positions)
+            allowed = partly_drawn.keep_allowed(self.column_index, proposed)
+            new_positions[is_open] = allowed[is_open]
 
         # Where a rule computes a cell, any other value would break the rule. So the
         # cell stays undrawn if the column or the row does not allow what is computed.
-        is_open = is_undrawn(new_positions) & is_undrawn(computed)
-        row_indices = np.flatnonzero(is_open)
+        from_tree = np.flatnonzero(is_undrawn(new_positions) & is_undrawn(computed))
         tree_draws = TreeDraws(
             partly_drawn,
-            c,
+            self.column_index,
             self.sampler,
-            value_prediction=value_prediction,
+            value_prediction=tree_input.value_prediction,
             rng=rng,
-            refuses_outside=refuses_outside,
+            clip_predictions=clip_predictions,
         )
-        leaf = self.sampler.tree.find_leaves(x[row_indices])
-        new_positions[row_indices] = tree_draws.draw_from_leaves(row_indices, leaf)
+        leaf = self.sampler.tree.find_leaves(tree_input.x[from_tree])
+        new_positions[from_tree] = tree_draws.draw_from_leaves(from_tree, leaf)
         return new_positions[:, None]
 
     def _draw_sources(
-        self, source_tree: Tree, x: TreeFeatures, rng: np.random.Generator
-    ) -> CellSources:
-        """Draw the sources of m new cells, given features x (m, p)."""
-        leaf = source_tree.find_leaves(x)
-        source_ids = source_tree.draw(leaf, rng).values.astype(np.int64)
-        return CellSources(self.row_sources.equal_indices, source_ids)
+        self, x: TreeFeatures, rng: np.random.Generator
+    ) -> CellSources | None:
+        """Draw the sources of m new cells, given features x (m, p).
+
+        None if no source has to be drawn.
+        """
+        if self.source_tree is None:
+            return None
+        leaf = self.source_tree.find_leaves(x)
+        source_ids = self.source_tree.draw(leaf, rng).values.astype(np.int64)
+        return CellSources(self.training_sources.equal_column_indices, source_ids)
 
     def _equal_or_missing(
-        self, drawn_sources: CellSources, level_positions: LevelPositions
+        self, level_positions: LevelPositions, drawn_sources: CellSources | None
     ) -> LevelPositions:
         """Positions (m,) of cells that equal a cell of rows (m, d), or are missing.
 
@@ -179,7 +178,9 @@ class ColumnModel:
         without a value, or with one that this column cannot have.
         """
         positions = LevelPositions(np.full(len(level_positions), UNDRAWN))
-        for c in drawn_sources.equal_indices:
+        if drawn_sources is None:
+            return positions
+        for c in drawn_sources.equal_column_indices:
             is_equal = drawn_sources.equals(c)
             grid_values = convert_grid_values(
                 level_positions[is_equal, c],
@@ -228,7 +229,7 @@ def fit_column_model(
         # A missing cell has no residual that the tree could draw.
         sources = sources.with_missing(is_missing(data.positions))
     tree_input = _make_tree_input(
-        data.level_positions, data.predictors, score_regression, value_regression
+        data.level_positions, data.predictor_indices, score_regression, value_regression
     )
     source_tree = None
     if needs_source_tree(sources, rules):
@@ -239,10 +240,10 @@ def fit_column_model(
     return ColumnModel(
         columns=data.columns,
         column_index=data.column_index,
-        predictors=data.predictors,
+        predictor_indices=data.predictor_indices,
         score_regression=score_regression,
         sampler=NodeSampler(data.column, value_tree, value_regression),
-        row_sources=sources,
+        training_sources=sources,
         source_tree=source_tree,
         rules=tuple(rules),
     )
@@ -260,7 +261,7 @@ def _fit_score_regression(
     has_many_levels = data.column.n_levels >= MIN_LEVELS_FOR_RIDGE
     if not data.column.is_quantitative or not has_many_levels:
         return None
-    if len(data.predictors) <= 1:
+    if len(data.predictor_indices) <= 1:
         return None
     return _fit_to_sample("score", data, rng)
 
@@ -292,13 +293,13 @@ def _fit_to_sample(
 
 def _make_tree_input(
     level_positions: LevelPositions,
-    predictors: Ints,
+    predictor_indices: Ints,
     score_regression: RidgeRegression | None,
     value_regression: RidgeRegression | None,
 ) -> _TreeInput:
     """What trees see of rows (m, d): the predictors' positions, and predictions."""
-    x: Floats = level_positions[:, predictors]
-    if len(predictors) == 0:
+    x: Floats = level_positions[:, predictor_indices]
+    if len(predictor_indices) == 0:
         x = np.zeros((len(level_positions), 1))  # a tree of one leaf
     features = [x]
     if score_regression is not None:

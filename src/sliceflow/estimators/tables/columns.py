@@ -36,7 +36,7 @@ Names mean the same in all modules of tables:
 |----------------------------------------|---------------------------------------------|
 | `column`, `columns`                    | a `Column`, all columns of the table        |
 | `c`, `…_index`, `…_indices`            | indices of columns, or of rows if they      |
-| `predictors`, `order`                  | are called `row_indices`                    |
+| `drawing_order`                        | are called `row_indices`                    |
 | `level_positions`                      | (n, d), positions of rows, all columns      |
 | `positions`                            | (n,), positions of one column               |
 | `codes`, `exact_values`, `grid_values`| (n,), as above, of one column               |
@@ -59,7 +59,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from sliceflow.arrays import Floats, Ints
-from sliceflow.estimators.tables.cells import EncodedColumn
+from sliceflow.estimators.tables.encoded_columns import EncodedColumn
 from sliceflow.estimators.tables.formats import (
     DateFormat,
     TextFormat,

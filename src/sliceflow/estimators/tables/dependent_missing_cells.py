@@ -82,13 +82,11 @@ class DependentMissingCells:
         unassigned = missing.copy()
         rules = [rule for rule in rules if not isinstance(rule, LookupRule)]
         in_both_orders = [*rules, *reversed(rules)]
-        computed = [
-            *_assign_until_stable(in_both_orders, level_positions, unassigned),
-            *_assign_all(
-                in_both_orders, level_positions, unassigned, only_determined=False
-            ),
-            *_assign_until_stable(in_both_orders, level_positions, unassigned),
-        ]
+        computed = _assign_until_stable(in_both_orders, level_positions, unassigned)
+        computed += _assign_all(
+            in_both_orders, level_positions, unassigned, only_determined=False
+        )
+        computed += _assign_until_stable(in_both_orders, level_positions, unassigned)
         return cls(missing, computed)
 
     def groups(self, c: int) -> list[MissingCellGroup]:

@@ -42,7 +42,8 @@ class ColumnEvent:
     column: str  # the name; of columns that are drawn together all names, with commas
     columns_done: int
     columns_total: int
-    unexplained: float  # share of the column's impurity that columns before it leave
+    # The share of the column's impurity that the columns before it leave.
+    unexplained_share: float
     seconds: float  # since the fit began
     trials_done: int = 0  # before all columns
 
@@ -58,7 +59,7 @@ class ColumnEvent:
 
     def describe(self) -> str:
         """Such as "column age, unexplained share 0.31"."""
-        return f"column {self.column}, unexplained share {self.unexplained:.4g}"
+        return f"column {self.column}, unexplained share {self.unexplained_share:.4g}"
 
 
 TableEvent = TableTrialEvent | ColumnEvent

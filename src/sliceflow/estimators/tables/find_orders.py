@@ -35,22 +35,22 @@ def find_orders(
     """Orders a ≤ b that all rows keep, except orders that follow from others.
 
     Two orders in both directions are an equality, which computes the second column.
+    Equalities come first.
     Numbers are compared with numbers, and times with times.
     """
     times = [c for c, column in enumerate(columns) if column.is_time]
     time_columns = NumberColumns.read_columns(columns, level_positions, times)
     larger_columns = _find_larger_columns(columns, level_positions, numbers)
     larger_columns |= _find_larger_columns(columns, level_positions, time_columns)
-    rules = []
+    orders = []
+    equalities = []
     for a, larger in larger_columns.items():
         for b in sorted(larger - _larger_than_any(larger, larger_columns)):
-            rules.append(_order_rule(columns, a, b))
+            orders.append(_order_rule(columns, a, b))
         for b in sorted(larger):
             if a in larger_columns[b] and a < b:
-                equal = _order_rule(columns, b, a)
-                text = f"{columns[b].name} = {columns[a].name}"
-                rules.insert(0, replace(equal, relation="=", text=text))
-    return rules
+                equalities.append(_equality_rule(columns, b, a))
+    return [*reversed(equalities), *orders]
 
 
 def _larger_than_any(
@@ -109,6 +109,12 @@ def _is_order_intended(low: Floats, high: Floats) -> bool:
     if len(gaps) < N_LEAST_DIFFERENCES:
         return False
     return bool((gaps <= gaps[-1] / 2).mean() >= MIN_SHARE_NEAR_EQUAL)
+
+
+def _equality_rule(columns: Sequence[Column], a: int, b: int) -> LinearRule:
+    """The rule a = b, which computes a."""
+    text = f"{columns[a].name} = {columns[b].name}"
+    return replace(_order_rule(columns, a, b), relation="=", text=text)
 
 
 def _order_rule(columns: Sequence[Column], a: int, b: int) -> LinearRule:

@@ -66,7 +66,7 @@ class IntegerRelation(NamedTuple):
             return coefficient_of
         return {other: -value for other, value in coefficient_of.items()}
 
-    def stands_alone(self, c: int) -> bool:
+    def is_alone_on_its_side(self, c: int) -> bool:
         """Whether a column is alone on its side of an equation of three or more."""
         coefficients = self.coefficients_with_positive(c).values()
         n_on_its_side = sum(coefficient > 0 for coefficient in coefficients)
@@ -78,7 +78,7 @@ class _TotalKey(NamedTuple):
 
     has_factor: bool  # whether its coefficient is neither 1 nor −1
     step: Fraction  # of its grid, in ones or seconds
-    has_company: bool  # whether other columns are on its side of the equation
+    is_not_alone: bool  # whether other columns are on its side of the equation
     n_observed: int  # its cells that are not missing
     minus_n_levels: int
     minus_index: int  # of columns that are alike so far, the last one is first
@@ -92,7 +92,7 @@ class _TotalKey(NamedTuple):
         return cls(
             has_factor=relation.coefficients_with_positive(c)[c] != 1,
             step=column.grid.spacing * (column.unit or Fraction(0)),
-            has_company=not relation.stands_alone(c),
+            is_not_alone=not relation.is_alone_on_its_side(c),
             n_observed=len(column.encoded.observed_codes),
             minus_n_levels=-column.n_levels,
             minus_index=-c,
@@ -182,27 +182,28 @@ def _columns_observed_together(values: Floats) -> list[Ints]:
     The first is of the columns with the fewest missing cells. Each other set has one
     more column, which is missing in most of those rows.
     """
-    missing = np.isnan(values)
-    order = np.argsort(missing.sum(axis=0), kind="stable")
+    observed = ~np.isnan(values)
     together = list[int]()
-    is_complete = np.full(len(values), True)
-    sets = list[Ints]()
-    sparse = list[int]()
-    for i in order.tolist():
-        still_complete = is_complete & ~missing[:, i]
+    is_complete = np.full(len(values), True)  # rows with all cells of these columns
+    others = list[int]()
+    most_observed_first = np.argsort(-observed.sum(axis=0), kind="stable")
+    for i in most_observed_first.tolist():
+        still_complete = is_complete & observed[:, i]
         n_wanted = ROWS_PER_COLUMN * (len(together) + 1) + EXTRA_ROWS
         if still_complete.sum() >= max(n_wanted, is_complete.sum() / 2):
             together.append(i)
             is_complete = still_complete
         else:
-            sparse.append(i)
+            others.append(i)
+    together.sort()
+    column_sets = list[Ints]()
     if len(together) > 1:
-        sets.append(np.array(sorted(together)))
-    for i in sparse:
-        columns = np.array([*sorted(together), i])
-        if (is_complete & ~missing[:, i]).sum() >= MIN_ROWS_OF_RULE:
-            sets.append(columns)
-    return sets
+        column_sets.append(np.array(together))
+    for i in others:
+        n_complete = (is_complete & observed[:, i]).sum()
+        if n_complete >= MIN_ROWS_OF_RULE:
+            column_sets.append(np.array([*together, i]))
+    return column_sets
 
 
 def _diverse_rows(unusual: Sequence[Ints], n: int, rng: np.random.Generator) -> Ints:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Self
 
 from sliceflow.base.estimator import FitResult
@@ -19,7 +19,6 @@ from sliceflow.estimators.tables.choose_strategies import (
 from sliceflow.estimators.tables.events import ColumnEvent, TableEvent, TableTrialEvent
 from sliceflow.estimators.tables.files import read_if_path
 from sliceflow.estimators.tables.fitted import FittedTable
-from sliceflow.estimators.tables.lazy_chains import LazyChains
 from sliceflow.estimators.tables.neighbor_columns import may_use_neighbors
 from sliceflow.estimators.tables.parameters import TableParameters
 from sliceflow.estimators.tables.plan import TablePlan
@@ -71,14 +70,15 @@ class TableAdapter:
     def plan_fit(self, rows: TableRows, seed: Seed) -> PlannedTableFit:
         """Find out what the columns are, and what the fit will choose by trial."""
         table = self.infer_table(rows)
-        settings = self.parameters.named_tree_settings or DEFAULT_TREE_SETTINGS
+        settings = self.parameters.user_tree_settings or DEFAULT_TREE_SETTINGS
         strategies = plan_strategies(table)
-        tried = [
-            table.columns[c]
-            for c, strategy in zip(table.drawing_order, strategies, strict=True)
-            if strategy is None
-        ]
-        n_label_trials = sum(not column.is_quantitative for column in tried)
+        n_regression_trials = 0
+        n_label_trials = 0
+        for c, strategy in zip(table.drawing_order, strategies, strict=True):
+            if strategy is None and table.columns[c].is_quantitative:
+                n_regression_trials += 1
+            elif strategy is None:
+                n_label_trials += 1
         plan = TablePlan(
             device="cpu",
             n_rows=rows.n,
@@ -94,7 +94,7 @@ class TableAdapter:
                 for column in table.columns
                 if column.kind == "identifier"
             ),
-            n_regression_trials=len(tried) - n_label_trials,
+            n_regression_trials=n_regression_trials,
             n_label_trials=n_label_trials,
         )
         plan = self._plan_neighbors(table, plan)
@@ -170,47 +170,23 @@ class PlannedTableFit:
     def _fit_chain(self, progress: TableProgress) -> FitResult[FittedTable]:
         """Fit one step of the chain after the other; every setting must be chosen."""
         settings = self.plan.tree_settings
-        strategies = self.plan.chosen_strategies
-        chain = list[ChainStep]()
-        for step in fit_chain(
+        steps = fit_chain(
             self.table,
             self.table.level_positions,
             fixed_indices=(),
             seed=self.seed,
             settings=settings,
-            strategies=strategies,
-        ):
+            strategies=self.plan.chosen_strategies,
+        )
+        chain = list[ChainStep]()
+        for step in steps:
             chain.append(step)
             progress.end_step(step, self.table)
-        chains = LazyChains(self.table, self.seed, strategies, {settings: tuple(chain)})
-        fitted = FittedTable(self.plan, self.table, chains)
+        fitted = FittedTable(self.plan, self.table, self.seed, {settings: chain})
         warning = _warning_of_real_values(self.table)
         if warning is None and self.warns_of_rare_levels:
             warning = _warning_of_rare_levels(self.table)
-        return FitResult(fitted, progress.history.as_columns(), warning)
-
-
-@dataclass
-class RunningHistory:
-    """The history of a running fit, one entry for each step of the chain."""
-
-    column: list[str] = field(default_factory=list)
-    unexplained: list[float] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
-
-    def append(self, event: ColumnEvent) -> None:
-        """Add the step of an event."""
-        self.column.append(event.column)
-        self.unexplained.append(event.unexplained)
-        self.seconds.append(event.seconds)
-
-    def as_columns(self) -> events.HistoryColumns:
-        """The history as `TableFlow.history_` shows it."""
-        return {
-            "column": self.column,
-            "unexplained": self.unexplained,
-            "seconds": self.seconds,
-        }
+        return FitResult(fitted, progress.history(), warning)
 
 
 class TableProgress:
@@ -227,12 +203,12 @@ class TableProgress:
         plan: TablePlan,
         listeners: Sequence[events.EventListener[TableEvent]] = (),
     ) -> None:
-        self.history = RunningHistory()
         self._plan = plan
         self._listeners = listeners
         self._started_at = events.now()
         self._trials_done = 0
         self._columns_done = 0
+        self._column_events = list[ColumnEvent]()  # one for each step of the chain
 
     def end_trial(self, trial: str) -> None:
         """Tell the listeners that a trial has ended."""
@@ -254,12 +230,20 @@ class TableProgress:
             column=", ".join(names),
             columns_done=self._columns_done,
             columns_total=len(self._plan.order),
-            unexplained=step.unexplained,
+            unexplained_share=step.unexplained_share,
             seconds=events.now() - self._started_at,
             trials_done=self._trials_done,
         )
-        self.history.append(event)
+        self._column_events.append(event)
         events.notify(self._listeners, event)
+
+    def history(self) -> events.HistoryColumns:
+        """The history of the steps so far, as `TableFlow.history_` shows it."""
+        return {
+            "column": [event.column for event in self._column_events],
+            "unexplained": [event.unexplained_share for event in self._column_events],
+            "seconds": [event.seconds for event in self._column_events],
+        }
 
 
 def _warning_of_real_values(table: Table) -> DataWarning | None:

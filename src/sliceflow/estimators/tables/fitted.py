@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,14 +12,14 @@ import numpy as np
 from sliceflow.arrays import Floats
 from sliceflow.engine.random import Seed
 from sliceflow.errors import warn_user
-from sliceflow.estimators.tables.chain import draw_rows, fit_chain
+from sliceflow.estimators.tables.chain import ChainStep, draw_rows, fit_chain
 from sliceflow.estimators.tables.given_rows import GivenRows, rows_with_given
-from sliceflow.estimators.tables.lazy_chains import LazyChains
 from sliceflow.estimators.tables.level_positions import LevelPositions
 from sliceflow.estimators.tables.plan import TablePlan
 from sliceflow.estimators.tables.stored_levels import ColumnName
 from sliceflow.estimators.tables.table import Table
 from sliceflow.estimators.tables.table_rows import read_dataframe
+from sliceflow.estimators.tables.trees import TreeSettings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,24 +52,28 @@ class SavedTable:
         """
         if not self.plan.is_compatible_with(table):
             raise ValueError("the rows do not fit the plan")
-        chains = LazyChains(table, self.seed, self.plan.chosen_strategies)
-        return FittedTable(self.plan, table, chains)
+        return FittedTable(self.plan, table, self.seed)
 
 
 @dataclass(frozen=True, eq=False)
 class FittedTable:
-    """A fitted table, which draws rows."""
+    """A fitted table, which draws rows.
+
+    A fit passes the chain that it has fitted. A file holds no chain, because the rows,
+    the seed and the plan give the same one again: when rows are first drawn by it.
+    """
 
     plan: TablePlan
     table: Table
-    chains: LazyChains  # of this table
+    seed: Seed  # of all chains
+    fitted_chains: dict[TreeSettings, Sequence[ChainStep]] = field(default_factory=dict)
 
     needs_rows = True
 
     @property
     def saved(self) -> SavedTable:
         """What a file has of it, beside the rows."""
-        return SavedTable(self.plan, self.chains.seed)
+        return SavedTable(self.plan, self.seed)
 
     def sample_bytes(self, n: int = 1) -> int:
         """About how much memory it takes to draw n rows."""
@@ -95,27 +99,42 @@ class FittedTable:
         given_rows = rows_with_given(self.table, given)
         if given_rows.notes:
             warn_user(f"given={dict(given)}: {'; '.join(given_rows.notes)}")
-        level_positions = LevelPositions(np.empty((0, len(self.table.columns))))
+        draws = list[LevelPositions]()
+        n_left = n
         if self._prefers_plain_draws(given_rows, allow_missing):
-            level_positions = self._filter_draws(n, seed, given_rows, allow_missing)
-        n_left = n - len(level_positions)
-        if n_left:
-            others = self._draw_refitted(n_left, seed, given_rows, allow_missing)
-            level_positions = LevelPositions(np.concatenate((level_positions, others)))
+            plain = self._filter_draws(n, seed, given_rows, allow_missing)
+            draws.append(plain)
+            n_left = n - len(plain)
+        if n_left > 0:
+            draws.append(self._draw_refitted(n_left, seed, given_rows, allow_missing))
         return given_rows.table.to_dataframe(
-            level_positions, seed, given_rows.fixed_values
+            LevelPositions(np.concatenate(draws)), seed, given_rows.fixed_values
         )
 
     def _draw(self, n: int, seed: Seed, allow_missing: bool) -> LevelPositions:
         """Positions (n, d) of n plain draws."""
         return draw_rows(
             self.table,
-            self.chains.chain_for(self.plan.tree_settings_for(allow_missing)),
+            self._chain_for(self.plan.tree_settings_for(allow_missing)),
             n,
             seed=seed,
             fixed_positions={},
             allow_missing=allow_missing,
         )
+
+    def _chain_for(self, settings: TreeSettings) -> Sequence[ChainStep]:
+        """The chain with these settings, fitted to all rows if it is not fitted yet."""
+        if settings not in self.fitted_chains:
+            steps = fit_chain(
+                self.table,
+                self.table.level_positions,
+                fixed_indices=(),
+                seed=self.seed,
+                settings=settings,
+                strategies=self.plan.chosen_strategies,
+            )
+            self.fitted_chains[settings] = tuple(steps)
+        return self.fitted_chains[settings]
 
     def _prefers_plain_draws(self, given_rows: GivenRows, allow_missing: bool) -> bool:
         """Whether samples are plain draws that have what is given.

@@ -12,7 +12,6 @@ import math
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import chain
 from math import ceil, floor
 from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
@@ -167,30 +166,36 @@ class _Given:
     @property
     def rules(self) -> tuple[Rule, ...]:
         """The rules of all ranges and lists."""
-        return tuple(chain.from_iterable(column.rules for column in self.columns))
+        rules = list[Rule]()
+        for column in self.columns:
+            rules.extend(column.rules)
+        return tuple(rules)
 
     @property
     def notes(self) -> list[str]:
         """The parts of a warning that are about single columns."""
-        return list(chain.from_iterable(column.notes for column in self.columns))
+        notes = list[str]()
+        for column in self.columns:
+            notes.extend(column.notes)
+        return notes
 
     @property
     def fixed_positions(self) -> dict[int, float]:
         """The positions of given values, by the indices of their columns."""
-        return {
-            given.index: given.value.position
-            for given in self.columns
-            if given.value is not None
-        }
+        positions = {}
+        for column in self.columns:
+            if column.value is not None:
+                positions[column.index] = column.value.position
+        return positions
 
     @property
     def fixed_values(self) -> dict[int, pd.Series]:
         """The given numbers and times as the user wrote them, by column index."""
-        return {
-            given.index: given.number.cell
-            for given in self.columns
-            if given.number is not None
-        }
+        values = {}
+        for column in self.columns:
+            if column.number is not None:
+                values[column.index] = column.number.cell
+        return values
 
 
 class _MatchingRows(NamedTuple):
@@ -248,16 +253,18 @@ def _find_matching_rows(table: Table, all_given: _Given) -> _MatchingRows:
     is_match = np.full(n, True)
     has_given = np.full(n, True)
     rare_grid_values = {}
-    for given in all_given.columns:
-        may_have_given = given.may_have_given(table.level_positions[:, given.index])
+    for given_column in all_given.columns:
+        positions = table.level_positions[:, given_column.index]
+        may_have_given = given_column.may_have_given(positions)
+        number = given_column.number
         has_given &= may_have_given
-        number = given.number
         if number is not None:
-            has_given &= number.is_at_position(given.column)
-            if int((may_have_given & is_match).sum()) < MIN_ROWS_WITH_VALUE:
-                rare_grid_values[given.index] = number.grid_value
-                continue
-        is_match &= may_have_given
+            has_given &= number.is_at_position(given_column.column)
+        n_matches = int((is_match & may_have_given).sum())
+        if number is not None and n_matches < MIN_ROWS_WITH_VALUE:
+            rare_grid_values[given_column.index] = number.grid_value
+        else:
+            is_match &= may_have_given
     for rule in all_given.rules:
         keeps_rule = ~table.rule_set.broken(rule, table.level_positions)
         is_match &= keeps_rule

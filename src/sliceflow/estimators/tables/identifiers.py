@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sliceflow.arrays import Ints
-from sliceflow.estimators.tables.cells import EncodedColumn
+from sliceflow.estimators.tables.encoded_columns import EncodedColumn
 from sliceflow.estimators.tables.personal import is_personal_number, personal_kind
 
 # A column for which only this reason speaks is one of numbers or dates nevertheless, if

@@ -28,7 +28,7 @@ import numpy as np
 
 from sliceflow.arrays import Ints, Mask
 from sliceflow.engine.random import Seed
-from sliceflow.estimators.tables.choose_strategies import choose_strategy
+from sliceflow.estimators.tables.choose_strategies import choose_tree_or_ridge
 from sliceflow.estimators.tables.column_data import ColumnData
 from sliceflow.estimators.tables.column_model import ColumnModel, fit_column_model
 from sliceflow.estimators.tables.columns import Column
@@ -47,7 +47,7 @@ from sliceflow.estimators.tables.level_positions import (
 )
 from sliceflow.estimators.tables.partly_drawn_rows import PartlyDrawnRows
 from sliceflow.estimators.tables.rule_set import RuleSet
-from sliceflow.estimators.tables.table import Table, numpy_rng
+from sliceflow.estimators.tables.table import Table
 from sliceflow.estimators.tables.trees import TreeSettings
 
 # The least and most trees of a column. Between these limits there is one tree for each
@@ -100,28 +100,31 @@ def fill_missing(
     training_positions = _sample_training_rows(table, seed)
     training = _TrainingCopies(
         columns=table.columns,
-        fillable=_fillable_columns(table, training_positions),
+        fillable_indices=_fillable_columns(table, training_positions),
         level_positions=training_positions,
         n_copies=int(np.clip(n, MIN_TREES, MAX_TREES)),
         seed=seed,
     )
-    rng = numpy_rng(seed.child("fill"))
+    rng = np.random.default_rng(seed.child("fill").key)
     with_constants = _with_constants(table.columns, level_positions)
     filled_positions = LevelPositions(np.tile(with_constants, (n, 1)))
     unfinished = np.flatnonzero(training.missing_cells(filled_positions).any(axis=1))
     if not len(unfinished):
         return filled_positions, unfinished
-    rule_set = table.rule_set
     imputer = _Imputer(training)
-    imputation = imputer.fit_fill(rule_set, filled_positions[unfinished], rng)
-    unfinished = imputation.write(filled_positions, unfinished)
-    for attempt in range(1, MAX_FILL_ROUNDS):
-        if not len(unfinished):
-            break
+    rule_set = table.rule_set
+    for attempt in range(MAX_FILL_ROUNDS):
         if attempt == ROUNDS_WITH_DISCOVERED_RULES:
             rule_set = _only_constraints(rule_set)
-        imputation = imputer.fill(rule_set, filled_positions[unfinished], rng)
-        unfinished = imputation.write(filled_positions, unfinished)
+        if attempt == 0:
+            filled = imputer.fit_and_fill(rule_set, filled_positions[unfinished], rng)
+        else:
+            filled = imputer.fill(rule_set, filled_positions[unfinished], rng)
+        is_done = filled.keeps_rules
+        filled_positions[unfinished[is_done]] = filled.level_positions[is_done]
+        unfinished = unfinished[~is_done]
+        if not len(unfinished):
+            break
     return filled_positions, unfinished
 
 
@@ -129,18 +132,19 @@ def _sample_training_rows(table: Table, seed: Seed) -> LevelPositions:
     """Positions (r, d) of the training rows to learn from, in random order."""
     n_rows = min(MAX_TRAINING_ROWS, MAX_TRAINING_CELLS // len(table.columns))
     # "some" is a part of the seed: with another word, other cells would be drawn.
-    order = numpy_rng(seed.child("some")).permutation(len(table.level_positions))
+    rng = np.random.default_rng(seed.child("some").key)
+    order = rng.permutation(len(table.level_positions))
     return table.level_positions[order[:n_rows]]
 
 
 def _fillable_columns(table: Table, training_positions: LevelPositions) -> list[int]:
     """Indices of columns that can be filled: no identifiers, and with some values."""
-    fillable = []
+    fillable_indices = []
     for c in table.drawing_order:
         is_identifier = table.columns[c].kind == "identifier"
         if not is_identifier and has_value(training_positions[:, c]).any():
-            fillable.append(c)
-    return fillable
+            fillable_indices.append(c)
+    return fillable_indices
 
 
 def _with_constants(
@@ -159,21 +163,11 @@ def _only_constraints(rule_set: RuleSet) -> RuleSet:
     return replace(rule_set, rules=constraints)
 
 
-class _Imputation(NamedTuple):
+class _FilledRows(NamedTuple):
     """Rows of which all missing cells are filled."""
 
     level_positions: LevelPositions  # (m, d)
     keeps_rules: Mask  # (m,), which of them keep all rules
-
-    def write(self, filled_positions: LevelPositions, row_indices: Ints) -> Ints:
-        """Write the rows that keep all rules into `filled_positions` (k, d), in place.
-
-        They belong to `row_indices` (m,). Returns the indices of the others.
-        """
-        filled_positions[row_indices[self.keeps_rules]] = self.level_positions[
-            self.keeps_rules
-        ]
-        return row_indices[~self.keeps_rules]
 
 
 # The models of one column, by the indices of the columns that they do not see.
@@ -189,14 +183,14 @@ class _TrainingCopies:
     """
 
     columns: Sequence[Column]  # all columns of the table
-    fillable: Sequence[int]  # indices of the columns that models see and draw
+    fillable_indices: Sequence[int]  # of the columns that models see and draw
     level_positions: LevelPositions  # (r, d), of the rows of each copy
     n_copies: int  # and so the number of models of each column
     seed: Seed
 
     def missing_cells(self, level_positions: LevelPositions) -> Mask:
         """Which cells of rows with positions (m, d) are missing and can be filled."""
-        is_fillable = np.isin(np.arange(len(self.columns)), self.fillable)
+        is_fillable = np.isin(np.arange(len(self.columns)), self.fillable_indices)
         return is_missing(level_positions) & is_fillable
 
     def copies(self) -> LevelPositions:
@@ -208,7 +202,11 @@ class _TrainingCopies:
     ) -> None:
         """Fill the missing cells of rows (m, d), in place, from near training rows."""
         impute_from_near_rows(
-            self.columns, self.level_positions, level_positions, self.fillable, rng
+            self.columns,
+            self.level_positions,
+            level_positions,
+            self.fillable_indices,
+            rng,
         )
 
     def fit_models(
@@ -253,14 +251,15 @@ class _TrainingCopies:
     ) -> list[ColumnModel]:
         """Models of a column given all others but excluded ones, one of each copy."""
         unseen = {column_index, *excluded_indices}
-        seen = [c for c in self.fillable if c not in unseen]
-        predictors = np.array(seen, dtype=np.int64)
-        data = ColumnData(self.columns, copies[0], column_index, predictors)
+        seen = [c for c in self.fillable_indices if c not in unseen]
+        predictor_indices = np.array(seen, dtype=np.int64)
+        data = ColumnData(self.columns, copies[0], column_index, predictor_indices)
         # "way" is a part of the seed, as is "some" above.
-        strategy = choose_strategy(data, seed=seed.child("way"))
+        strategy = choose_tree_or_ridge(data, seed=seed.child("way"))
         models = []
         for t, copy_positions in enumerate(copies):
-            order = numpy_rng(seed.child("rows", t)).permutation(len(copy_positions))
+            rng = np.random.default_rng(seed.child("rows", t).key)
+            order = rng.permutation(len(copy_positions))
             n_bagged = round(BAGGING_SHARE * len(copy_positions))
             model = fit_column_model(
                 data.with_rows(copy_positions[order[:n_bagged]]),
@@ -303,7 +302,7 @@ class _SweptRows:
         self._rng = rng
         self._missing = training.missing_cells(level_positions)
         self.column_indices = [
-            c for c in training.fillable if self._missing[:, c].any()
+            c for c in training.fillable_indices if self._missing[:, c].any()
         ]
         training.fill_initially(self.level_positions, rng)
         self._dependent = DependentMissingCells.from_rows(
@@ -375,28 +374,28 @@ class _SweptRows:
             np.where(stays, self.level_positions, solved)
         )
 
-    def imputation(self, first: int = 0) -> _Imputation:
+    def filled_rows(self, first: int = 0) -> _FilledRows:
         """The filled rows, from the one with the index `first` on."""
-        return _Imputation(self.level_positions[first:], self.keeps_rules[first:])
+        return _FilledRows(self.level_positions[first:], self.keeps_rules[first:])
 
 
 @dataclass(frozen=True, eq=False)
 class _Imputer:
     """Fills rows by models of each column that has missing cells, given all others.
 
-    `fit_fill` comes first, and fits the models while it fills. `fill` uses them again,
-    for other rows.
+    `fit_and_fill` comes first, and fits the models while it fills. `fill` uses them
+    again, for other rows.
     """
 
     training: _TrainingCopies
     models: dict[int, _ModelsByExcluded] = field(default_factory=dict)  # by column
 
-    def fit_fill(
+    def fit_and_fill(
         self,
         rule_set: RuleSet,
         level_positions: LevelPositions,
         rng: np.random.Generator,
-    ) -> _Imputation:
+    ) -> _FilledRows:
         """Fit the models, and fill rows with positions (m, d) in the same sweeps.
 
         Before a column is drawn again, its models are fitted to the copies of training
@@ -418,21 +417,21 @@ class _Imputer:
                     )
                 rows.redraw(c, self.models[c])
             rows.solve_rules()
-        return rows.imputation(first=n_swept_copies)
+        return rows.filled_rows(first=n_swept_copies)
 
     def fill(
         self,
         rule_set: RuleSet,
         level_positions: LevelPositions,
         rng: np.random.Generator,
-    ) -> _Imputation:
+    ) -> _FilledRows:
         """Fill rows with positions (m, d), by models that are fitted already."""
         rows = _SweptRows(self.training, rule_set, level_positions, rng)
         for _ in range(N_SWEEPS):
             for c, models in self.models.items():
                 rows.redraw(c, models)
             rows.solve_rules()
-        return rows.imputation()
+        return rows.filled_rows()
 
 
 def _with_undrawn(level_positions: LevelPositions, to_fill: Mask) -> LevelPositions:

@@ -13,7 +13,6 @@ from sliceflow.arrays import Ints
 from sliceflow.dataframes import DATE_PATTERN
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.estimators.tables import identifiers
-from sliceflow.estimators.tables.cells import EncodedColumn
 from sliceflow.estimators.tables.columns import (
     CATEGORY_KINDS,
     KINDS,
@@ -22,6 +21,7 @@ from sliceflow.estimators.tables.columns import (
     Quantity,
     UserKind,
 )
+from sliceflow.estimators.tables.encoded_columns import EncodedColumn
 from sliceflow.estimators.tables.formats import (
     DateFormat,
     ExactValues,

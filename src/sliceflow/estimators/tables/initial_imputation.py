@@ -29,7 +29,7 @@ MAX_COLUMNS_OF_DONORS = 50
 # keep filled cells of such columns near their donors. If donors have missing cells, the
 # regression takes this many iterations of expectation maximization: few, because it is
 # only a first guess.
-FIRST_GUESS_PENALTY = 1e-4
+COVARIANCE_PENALTY = 1e-4
 N_EM_ITERATIONS = 4
 
 
@@ -37,7 +37,7 @@ def impute_from_near_rows(
     columns: Sequence[Column],
     training_positions: LevelPositions,
     level_positions: LevelPositions,
-    fillable: Sequence[int],
+    fillable_indices: Sequence[int],
     rng: np.random.Generator,
 ) -> None:
     """Fill the missing cells of rows (m, d), in place, as a first guess.
@@ -51,19 +51,19 @@ def impute_from_near_rows(
     columns : all columns of the table
     training_positions : (r, d); the donors are the first of these rows
     level_positions : (m, d), the rows to fill
-    fillable : indices of the columns to fill
+    fillable_indices : indices of the columns to fill
     rng : chooses the donors of each row
     """
     donor_positions = training_positions[:MAX_DONORS]
-    donor_points = _points(columns, donor_positions, fillable)
+    donor_points = _points(columns, donor_positions, fillable_indices)
     # Equal rows, of which there are many copies, are looked up once.
     distinct_positions, index = np.unique(level_positions, axis=0, return_inverse=True)
     index = index.reshape(-1)
-    points = _points(columns, LevelPositions(distinct_positions), fillable)
+    points = _points(columns, LevelPositions(distinct_positions), fillable_indices)
     nearest = rng.permuted(_find_donors(donor_points, points)[index], axis=1)
     expected = _expected_points(donor_points, nearest[:, 0], points[index])
-    axis_of_column = _first_axes(columns, fillable)
-    for c in fillable:
+    axis_of_column = _first_axes(columns, fillable_indices)
+    for c in fillable_indices:
         to_fill = is_missing(level_positions[:, c])
         if columns[c].is_quantitative and c in axis_of_column:
             scores = expected[to_fill, axis_of_column[c]]
@@ -73,11 +73,13 @@ def impute_from_near_rows(
             level_positions[to_fill, c] = _first_observed(donor_cells)
 
 
-def _first_axes(columns: Sequence[Column], fillable: Sequence[int]) -> dict[int, int]:
+def _first_axes(
+    columns: Sequence[Column], fillable_indices: Sequence[int]
+) -> dict[int, int]:
     """The first axis that each column has in `_points`, by the column's index."""
     axis_of_column = {}
     axis = 0
-    for c in fillable[:MAX_COLUMNS_OF_DONORS]:
+    for c in fillable_indices[:MAX_COLUMNS_OF_DONORS]:
         axis_of_column[c] = axis
         axis += columns[c].features(_all_levels(columns[c])).shape[1]
     return axis_of_column
@@ -125,11 +127,13 @@ def _first_observed(positions: LevelPositions) -> LevelPositions:
 
 
 def _points(
-    columns: Sequence[Column], level_positions: LevelPositions, fillable: Sequence[int]
+    columns: Sequence[Column],
+    level_positions: LevelPositions,
+    fillable_indices: Sequence[int],
 ) -> Floats:
     """The features (m, a) of the first columns, NaN for missing cells."""
     axes = []
-    for c in fillable[:MAX_COLUMNS_OF_DONORS]:
+    for c in fillable_indices[:MAX_COLUMNS_OF_DONORS]:
         features = columns[c].features(level_positions[:, c])
         axes.append(np.where(is_missing(level_positions[:, [c]]), np.nan, features))
     return np.hstack(axes)
@@ -153,7 +157,7 @@ def _fit_gaussian(points: Floats) -> tuple[Floats, Floats]:
         n_iterations = N_EM_ITERATIONS
     for _ in range(n_iterations):
         covariance = np.atleast_2d(np.cov(completed.T, ddof=0)) + residual_covariance
-        covariance = covariance + FIRST_GUESS_PENALTY * np.eye(n_axes)
+        covariance = covariance + COVARIANCE_PENALTY * np.eye(n_axes)
         precision = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
         mean = completed.mean(0)
         completed, residual_covariance = _conditional_means(points - mean, precision)
@@ -175,11 +179,12 @@ def _conditional_means(points: Floats, precision: Floats) -> tuple[Floats, Float
     order = np.argsort(index, kind="stable")
     ends = np.cumsum(np.bincount(index))
     groups = np.split(order, ends[:-1])
-    for missing, rows in zip(patterns, groups, strict=True):
+    for missing, row_indices in zip(patterns, groups, strict=True):
         observed = ~missing
         covariance = np.linalg.inv(precision[np.ix_(missing, missing)])
         slopes = precision[np.ix_(observed, missing)] @ covariance
-        completed[np.ix_(rows, missing)] = -completed[np.ix_(rows, observed)] @ slopes
-        share = len(rows) / len(points)
+        known = completed[np.ix_(row_indices, observed)]
+        completed[np.ix_(row_indices, missing)] = -known @ slopes
+        share = len(row_indices) / len(points)
         mean_covariance[np.ix_(missing, missing)] += covariance * share
     return completed, mean_covariance

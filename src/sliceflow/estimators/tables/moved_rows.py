@@ -76,18 +76,17 @@ def move_to_values(
     """
     for c, grid_value in grid_values.items():
         _check_exact(table, c, grid_value, fixed_positions[c])
-    given = list(grid_values)
-    level_positions = level_positions[has_all_values(level_positions, given)]
-    if not len(level_positions):
+    given_indices = list(grid_values)
+    complete = level_positions[has_all_values(level_positions, given_indices)]
+    if not len(complete):
         raise DataError("no row has a value of all given columns at once")
-    differences = _differences_to(table, level_positions, grid_values)
+    differences = _differences_to(table, complete, grid_values)
     distance = np.sqrt((differences**2).sum(axis=1))
-    nearest = np.argsort(distance, kind="stable")[
-        : _n_rows_to_move(len(level_positions))
-    ]
-    nearest = nearest[_balanced_rows(differences[nearest])]
-    given_positions = [fixed_positions[c] for c in given]
-    moved = _move_rows(table, level_positions[nearest], given, given_positions)
+    nearest_first = np.argsort(distance, kind="stable")
+    nearest = nearest_first[: _n_rows_to_move(len(complete))]
+    balanced = nearest[_balanced_rows(differences[nearest])]
+    given_positions = [fixed_positions[c] for c in given_indices]
+    moved = _move_rows(table, complete[balanced], given_indices, given_positions)
     return moved, int((distance < NEAR_DISTANCE).sum())
 
 
@@ -114,33 +113,33 @@ def _balanced_rows(differences: Floats) -> Ints:
 def _move_rows(
     table: Table,
     level_positions: LevelPositions,
-    given: Sequence[int],
+    given_indices: Sequence[int],
     given_positions: Sequence[float],
 ) -> LevelPositions:
-    """Rows (k, d) with other positions in the `given` columns.
+    """Rows (k, d) with other positions in the given columns.
 
     The other dense numbers change one after the other, by as much as they depend on
     the given columns and on the numbers that changed before. So a total stays the sum
     of its parts.
     """
     moved = level_positions.copy()
-    moved[:, given] = given_positions
-    changed_columns = list[int]()
+    moved[:, given_indices] = given_positions
+    changed_indices = list[int]()
     for c in table.drawing_order:
         column = table.columns[c]
         is_moved = column.new_value_policy.is_interpolable(level_positions[:, c])
-        if c in given or not is_moved.any():
+        if c in given_indices or not is_moved.any():
             continue
         given_numbers = _MovedNumbers.from_columns(
-            table, given, level_positions[is_moved], moved[is_moved]
+            table, given_indices, level_positions[is_moved], moved[is_moved]
         )
         changed = _MovedNumbers.from_columns(
-            table, changed_columns, level_positions[is_moved], moved[is_moved]
+            table, changed_indices, level_positions[is_moved], moved[is_moved]
         )
         before = column.grid_values_at(level_positions[is_moved, c])
         after = before + _predicted_change(before, changed, given_numbers)
         moved[is_moved, c] = column.nearest_positions(GridValues(after))
-        changed_columns.append(c)
+        changed_indices.append(c)
     return moved
 
 

@@ -61,7 +61,8 @@ class NearestRowsModel:
     drawn_positions: LevelPositions  # (n, p), of these columns
     scores: Floats  # (n, q), normal scores of the dense numbers among these columns
     neighbors: Ints  # (n, k), the rows nearest to each row, itself among them
-    unexplained: float  # share of the variance of scores that is within neighborhoods
+    # The share of the variance of the scores that is within neighborhoods.
+    unexplained_share: float
 
     @classmethod
     def from_data(
@@ -73,7 +74,7 @@ class NearestRowsModel:
     ) -> NearestRowsModel:
         """Find the k rows nearest to each row of (n, d), by the drawn columns."""
         axes = [columns[c].features(level_positions[:, c]) for c in drawn_indices]
-        points = _weighted_by_explained(np.hstack(axes))
+        points = _weighted_by_r2(np.hstack(axes))
         search = NearestNeighbors(n_neighbors=min(k, len(points))).fit(points)
         neighbors = search.kneighbors(points, return_distance=False)
         dense_axes = []
@@ -96,7 +97,7 @@ class NearestRowsModel:
         self,
         partly_drawn: PartlyDrawnRows,
         rng: np.random.Generator,
-        refuses_outside: bool = False,
+        clip_predictions: bool = True,
     ) -> LevelPositions:
         """Positions (m, p) of the drawn columns, for m partly drawn rows.
 
@@ -221,7 +222,7 @@ def _share_within(scores: Floats, neighbors: Ints) -> float:
     return float(within.sum() / (overall.sum() + MIN_VARIANCE))
 
 
-def _weighted_by_explained(points: Floats) -> Floats:
+def _weighted_by_r2(points: Floats) -> Floats:
     """Points (n, a), each axis scaled by √R², where other axes explain R² of it."""
     n_axes = points.shape[1]
     covariance = np.atleast_2d(np.cov(points.T, ddof=0))

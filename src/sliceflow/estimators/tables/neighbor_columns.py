@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
-from sliceflow.estimators.tables.cell_sources import find_equal_columns
+from sliceflow.estimators.tables.cell_sources import find_equal_cells
 from sliceflow.estimators.tables.level_positions import has_value
 from sliceflow.estimators.tables.ridge_regression import RidgeRegression
 from sliceflow.estimators.tables.row_distances import MAX_COLUMNS_COMPARED
@@ -115,7 +115,7 @@ def _follows_from_earlier(
     on all columns before it predicts it without an error.
     """
     c = table.drawing_order[k]
-    sources = find_equal_columns(table.column_data(c, earlier))
+    sources = find_equal_cells(table.column_data(c, earlier))
     if sources.from_equal_column.mean() > MAX_EQUAL_SHARE_OF_NEIGHBORS:
         return True
     if not uses_ridge(strategy):

@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from sliceflow.errors import DataError
-from sliceflow.estimators.tables.cells import EncodedColumn
+from sliceflow.estimators.tables.encoded_columns import EncodedColumn
 from sliceflow.estimators.tables.identifiers import MAX_VALUES_READ
 from sliceflow.estimators.tables.personal import GENERIC_WORDS
 

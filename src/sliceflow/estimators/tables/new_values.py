@@ -41,7 +41,7 @@ class NewValuePolicy:
 
     | question                                    | answer                        |
     |---------------------------------------------|-------------------------------|
-    | may there be new values at all?             | `are_possible`                |
+    | may there be new values at all?             | `allows_new_values`           |
     | between which levels may draws be new?      | `interpolable_levels`         |
     | between which positions may they be?        | `is_interpolable`             |
     | may any number between levels be?           | `may_fill_gaps`               |
@@ -52,7 +52,7 @@ class NewValuePolicy:
         self._column = column
 
     @cached_property
-    def are_possible(self) -> bool:
+    def allows_new_values(self) -> bool:
         """Whether the column may have any value that does not occur.
 
         Most levels must be written again as they were, else new ones would look odd.
@@ -84,7 +84,7 @@ class NewValuePolicy:
         k = self._column.n_levels
         n = int((~self._column.encoded.missing).sum())
         few_levels = k < MIN_LEVELS_FOR_NEW_VALUES or k <= _MIN_LEVELS_PER_ROW * n
-        if few_levels or not self.are_possible:
+        if few_levels or not self.allows_new_values:
             return np.zeros(k, dtype=bool)
         return self._column.level_counts <= max(_ATOM_MIN_ROWS, _ATOM_MIN_SHARE * n)
 
@@ -113,7 +113,7 @@ class NewValuePolicy:
 
         That takes many levels, or levels that are neighbors on the grid.
         """
-        if not self.are_possible:
+        if not self.allows_new_values:
             return False
         return self.has_full_grid or bool(self.interpolable_levels.any())
 

@@ -53,8 +53,8 @@ class TableParameters:
         require_choice("rare_levels", self.rare_levels, get_args(RareLevels))
 
     @property
-    def named_tree_settings(self) -> TreeSettings | None:
-        """The valid tree settings, with numbers in Python's types; None for ours."""
+    def user_tree_settings(self) -> TreeSettings | None:
+        """The user's tree settings, with numbers of Python's types; None for ours."""
         if self.tree_settings is None:
             return None
         settings = TreeSettings(*self.tree_settings)

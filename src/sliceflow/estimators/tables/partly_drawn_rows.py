@@ -62,7 +62,7 @@ class PartlyDrawnRows:
             self._rule_positions, c, row_indices, positions
         )
 
-    def allowed_of(self, c: int, proposed: LevelPositions) -> LevelPositions:
+    def keep_allowed(self, c: int, proposed: LevelPositions) -> LevelPositions:
         """The positions (m,) proposed for column c, where the rows allow them.
 
         Others are `UNDRAWN`. Where the proposal is `UNDRAWN` or `IMPOSSIBLE`, there is

@@ -11,8 +11,8 @@ from typing import Annotated
 
 from sliceflow.base.fit_plan import FitPlan
 from sliceflow.estimators.tables.choose_strategies import MAX_ROWS_PER_TRIAL
+from sliceflow.estimators.tables.column_data import MAX_PREDICTORS
 from sliceflow.estimators.tables.neighbor_columns import may_use_neighbors
-from sliceflow.estimators.tables.predictors import MAX_PREDICTORS
 from sliceflow.estimators.tables.strategies import Strategy, uses_ridge
 from sliceflow.estimators.tables.table import Table
 from sliceflow.estimators.tables.table_rows import format_names
@@ -210,7 +210,7 @@ class TablePlan(FitPlan):
             table.drawing_order, self.chosen_strategies, strict=True
         ):
             column = table.columns[c]
-            if uses_ridge(strategy) and not column.new_value_policy.are_possible:
+            if uses_ridge(strategy) and not column.new_value_policy.allows_new_values:
                 return False
             if strategy == "splitting_label" and not column.is_binary:
                 return False

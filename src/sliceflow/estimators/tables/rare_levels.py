@@ -14,8 +14,8 @@ from dataclasses import replace
 import numpy as np
 
 from sliceflow.arrays import Ints
-from sliceflow.estimators.tables.cells import EncodedColumn
 from sliceflow.estimators.tables.columns import CATEGORY_KINDS, Column
+from sliceflow.estimators.tables.encoded_columns import EncodedColumn
 from sliceflow.estimators.tables.infer_columns import category_column
 
 # The level that rare levels become. If a column has this level already, in capitals or

@@ -80,18 +80,18 @@ def is_rare(column: Column, positions: LevelPositions) -> Mask:
 def move(
     column: Column,
     positions: LevelPositions,
-    leaf: LevelRange,
+    leaf_range: LevelRange,
     rng: np.random.Generator,
 ) -> LevelPositions:
     """Positions (m,) near the positions of rare levels (m,), but never the same.
 
-    They are in the range of the `leaf`, unless that is one level.
+    They are in the range of the leaf, unless that is one level.
     """
     level = positions.astype(np.int64)
     if not column.new_value_policy.may_fill_gaps:
         return _next_frequent_level(column, level, rng)
     reachable = _reachable_levels(column).select(level)
-    moved = _move_places(column, level, reachable.within(leaf), rng)
+    moved = _move_places(column, level, reachable.within(leaf_range), rng)
     is_alone = reachable.first == reachable.last
     moved[is_alone] = _next_frequent_level(column, level[is_alone], rng)
     return moved

@@ -9,8 +9,8 @@ import numpy as np
 
 from sliceflow.arrays import Mask
 from sliceflow.errors import DataError
-from sliceflow.estimators.tables.cells import EncodedColumn
 from sliceflow.estimators.tables.columns import Column
+from sliceflow.estimators.tables.encoded_columns import EncodedColumn
 from sliceflow.estimators.tables.formats import to_exact_values
 from sliceflow.estimators.tables.level_positions import (
     MISSING,

@@ -57,7 +57,7 @@ class RidgeRegression:
 
     scale: Scale
     columns: Sequence[Column]  # all columns of the table
-    predictors: Ints  # (p,), indices of the columns that it sees
+    predictor_indices: Ints  # (p,), indices of the columns that it sees
     means: Floats  # (p₁,), of the quantitative predictors, to standardize them
     deviations: Floats  # (p₁,), the standard deviations of the same columns
     regressor_means: Floats  # (q,)
@@ -72,12 +72,12 @@ class RidgeRegression:
         """
         columns = data.columns
         level_positions = data.level_positions
-        predictors = data.predictors
-        values = values_on_scale(scale, columns, level_positions, predictors)
+        predictor_indices = data.predictor_indices
+        values = values_on_scale(scale, columns, level_positions, predictor_indices)
         means, deviations = _means_and_deviations(values)
         standardized = (values - means) / deviations
         regressors = _regressors(
-            scale, columns, level_positions, predictors, standardized
+            scale, columns, level_positions, predictor_indices, standardized
         )
         n_rows, n_regressors = regressors.shape
         if scale != "score" and n_rows < MIN_ROWS_PER_REGRESSOR * n_regressors:
@@ -93,7 +93,7 @@ class RidgeRegression:
         return cls(
             scale,
             columns,
-            predictors,
+            predictor_indices,
             means,
             deviations,
             regressor_means,
@@ -107,29 +107,31 @@ class RidgeRegression:
         predictions = []
         for part in np.array_split(level_positions, n_blocks):
             block = LevelPositions(part)
-            values = values_on_scale(self.scale, self.columns, block, self.predictors)
+            values = values_on_scale(
+                self.scale, self.columns, block, self.predictor_indices
+            )
             standardized = (values - self.means) / self.deviations
             regressors = _regressors(
-                self.scale, self.columns, block, self.predictors, standardized
+                self.scale, self.columns, block, self.predictor_indices, standardized
             )
             predictions.append((regressors - self.regressor_means) @ self.coefficients)
         return self.intercept + np.concatenate(predictions)
 
     def to_positions(
-        self, column: Column, values: Floats, refuses_outside: bool = False
+        self, column: Column, values: Floats, clip: bool = True
     ) -> LevelPositions:
         """The positions of values (m,) that are on the scale of the regression.
 
         A value outside the range of the column becomes the lowest or highest value of
-        the column, or `IMPOSSIBLE` with `refuses_outside`.
+        the column, or `IMPOSSIBLE` without `clip`.
         """
         grid_values = values
         if self.scale == "log":
             exponentials = np.exp(np.minimum(values, MAX_EXPONENT))
             grid_values = exponentials - _log_offset(column)
-        if refuses_outside:
-            return column.grid.rounded_positions(GridValues(grid_values))
-        return column.nearest_positions(GridValues(grid_values))
+        if clip:
+            return column.nearest_positions(GridValues(grid_values))
+        return column.grid.rounded_positions(GridValues(grid_values))
 
     def is_exact(self, data: ColumnData) -> bool:
         """Whether errors are tiny, as those of a total that is computed from parts."""
@@ -211,7 +213,7 @@ def _regressors(
     scale: Scale,
     columns: Sequence[Column],
     level_positions: LevelPositions,
-    predictors: Ints,
+    predictor_indices: Ints,
     standardized: Floats,
 ) -> Floats:
     """The regressors (m, q) of rows with positions (m, d).
@@ -223,7 +225,7 @@ def _regressors(
         np.nan_to_num(standardized), -MAX_STANDARD_DEVIATIONS, MAX_STANDARD_DEVIATIONS
     )
     parts = [numbers]
-    for c in predictors:
+    for c in predictor_indices:
         if not columns[c].is_quantitative:
             parts.append(columns[c].features(level_positions[:, c]))
     n_numbers = numbers.shape[1]

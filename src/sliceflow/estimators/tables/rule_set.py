@@ -127,12 +127,13 @@ class RuleSet:
         order = list(column_indices)
         for rule in self.rules_in_solving_order:
             derived, *others = rule.column_indices
-            if derived in order:
-                places = [order.index(other) for other in others if other in order]
-                after_others = 1 + max(places, default=-1)
-                if order.index(derived) < after_others:
-                    order.insert(after_others, derived)
-                    order.remove(derived)
+            needed = [other for other in others if other in order]
+            if derived not in order or not needed:
+                continue
+            last_needed = max(needed, key=order.index)
+            if order.index(derived) < order.index(last_needed):
+                order.remove(derived)
+                order.insert(order.index(last_needed) + 1, derived)
         return order
 
     def rules_that_compute(self, c: int, known_indices: set[int]) -> list[SolvableRule]:
@@ -219,7 +220,9 @@ class RuleSet:
         solve_rows(to_solve, self.columns, level_positions, may_change)
         keeps_rules = np.asarray(~is_impossible(level_positions).any(axis=1))
         for rule in rules:
-            keeps_rules[keeps_rules] = ~self.broken(rule, level_positions[keeps_rules])
+            row_indices = np.flatnonzero(keeps_rules)
+            is_broken = self.broken(rule, level_positions[row_indices])
+            keeps_rules[row_indices[is_broken]] = False
         return keeps_rules
 
     def broken(self, rule: Rule, level_positions: LevelPositions) -> Mask:

@@ -240,16 +240,15 @@ class ProductRule:
         with np.errstate(divide="ignore", invalid="ignore"):
             others = self._float_product(columns, level_positions, without=c)
             values = (product / others) ** exponent
-        column = columns[c]
+        grid = columns[c].grid
         safe_values = np.where(np.isfinite(values), values, 0.0)
-        grid_values = column.grid.grid_values_of(safe_values, None)
+        positions = grid.rounded_positions(grid.grid_values_of(safe_values, None))
+        # The rounded value may not give the product that the row has.
         solved = level_positions.copy()
-        solved[:, c] = column.grid.rounded_positions(grid_values)
-        positions = solved[:, c]
-        inside = has_value(positions)
-        positions[inside] = np.where(
-            self.is_broken(columns, solved[inside]), IMPOSSIBLE, positions[inside]
-        )
+        solved[:, c] = positions
+        with_value = np.flatnonzero(has_value(positions))
+        is_broken = self.is_broken(columns, solved[with_value])
+        positions[with_value[is_broken]] = IMPOSSIBLE
         return LevelPositions(np.where(np.isfinite(values), positions, UNDRAWN))
 
     def _is_exact(self, columns: Sequence[Column]) -> bool:

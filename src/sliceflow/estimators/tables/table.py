@@ -46,11 +46,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def numpy_rng(seed: Seed) -> np.random.Generator:
-    """A random number generator of numpy, made from a seed."""
-    return np.random.default_rng(seed.key)
-
-
 @dataclass(frozen=True)
 class FoundRule:
     """A rule that was found in the rows of a table.
@@ -257,10 +252,14 @@ class Table:
         rules = self.rule_set.rules_that_compute(c, known)
         return is_undrawn(solve_column(rules, self.columns, self.level_positions, c))
 
-    def column_data(self, c: int, predictors: Sequence[int]) -> ColumnData:
-        """What a model of column c, drawn from `predictors`, is fitted to."""
-        predictor_indices = np.array(predictors, dtype=np.int64)
-        return ColumnData(self.columns, self.level_positions, c, predictor_indices)
+    def column_data(self, c: int, predictor_indices: Sequence[int]) -> ColumnData:
+        """What a model of column c, drawn from its predictors, is fitted to."""
+        return ColumnData(
+            self.columns,
+            self.level_positions,
+            c,
+            np.array(predictor_indices, dtype=np.int64),
+        )
 
     @cached_property
     def unique_rows(self) -> set[bytes]:
@@ -331,7 +330,7 @@ class Table:
 def _decode(column: Column, positions: LevelPositions, seed: Seed) -> pd.Series:
     """The values (m,) of new rows; identifiers are made up."""
     if column.kind == "identifier":
-        return column.draw_identifiers(positions, numpy_rng(seed))
+        return column.draw_identifiers(positions, np.random.default_rng(seed.key))
     return column.decode(positions)
 
 

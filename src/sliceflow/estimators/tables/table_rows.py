@@ -11,7 +11,7 @@ import numpy as np
 from sliceflow.arrays import Ints
 from sliceflow.base.prepared_fit import check_not_prepared
 from sliceflow.errors import DataError
-from sliceflow.estimators.tables.cells import (
+from sliceflow.estimators.tables.encoded_columns import (
     EncodedColumn,
     encode_column,
     require_pandas,

@@ -1,20 +1,28 @@
-"""Draws of new cells from a tree: each is drawn again until its row allows it."""
+"""Draws of new cells of a column from its tree.
+
+`NodeSampler` draws a cell from a node of the tree. `TreeDraws` does so for rows that
+are partly drawn: again and again, until the row of each cell allows it.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.estimators.tables import rare_numbers
+from sliceflow.estimators.tables.columns import Column
 from sliceflow.estimators.tables.level_positions import (
     UNDRAWN,
     LevelPositions,
     is_impossible,
 )
-from sliceflow.estimators.tables.node_sampler import NodeSampler
 from sliceflow.estimators.tables.partly_drawn_rows import PartlyDrawnRows
+from sliceflow.estimators.tables.rare_numbers import LevelRange
+from sliceflow.estimators.tables.ridge_regression import RidgeRegression
+from sliceflow.estimators.tables.trees import DrawnValues, Tree
 
 # The most draws of a cell until one is allowed by the constraints, and after how many
 # of them draws are from the node above, which has more rows. Six nodes are tried: more
@@ -23,6 +31,94 @@ from sliceflow.estimators.tables.partly_drawn_rows import PartlyDrawnRows
 # leaf, which knows most about the row, too soon.
 MAX_DRAWS = 24
 DRAWS_PER_NODE = 4
+
+
+class DrawnCells(NamedTuple):
+    """Cells that were drawn from nodes of a tree."""
+
+    positions: LevelPositions  # (m,)
+    # (m,), which cells are those of a row of the table, and so may disclose it. A
+    # prediction of a regression is a number of the table only by accident, and if it
+    # moved, a total would no longer be the sum of its parts.
+    is_from_row: Mask
+
+    def select(self, is_taken: Mask) -> DrawnCells:
+        """The cells for which a mask (m,) is True."""
+        return DrawnCells(self.positions[is_taken], self.is_from_row[is_taken])
+
+
+@dataclass(frozen=True, eq=False)
+class NodeSampler:
+    """Draws cells of one column from the nodes of its tree.
+
+    Without a regression, the tree has positions: a cell gets the position of a random
+    row of its node, or in a leaf a position between two rows. With a regression, the
+    tree has residuals: a cell is what the regression predicts, plus a residual.
+    """
+
+    column: Column
+    tree: Tree
+    value_regression: RidgeRegression | None = None
+
+    def draw(
+        self,
+        node: Ints,
+        prediction: Floats | None,
+        rng: np.random.Generator,
+        clip_predictions: bool,
+    ) -> DrawnCells:
+        """Draw a cell from each of the nodes (m,).
+
+        `prediction` (m,) is what the regression predicts, None without a regression.
+        A sum of prediction and residual beyond the ends of the column becomes the
+        nearest end, or `IMPOSSIBLE` without `clip_predictions`.
+        """
+        drawn = self.tree.draw(node, rng)
+        is_leaf = self.tree.is_leaf(node)
+        if self.value_regression is not None:
+            assert prediction is not None, "the tree has residuals of a regression"
+            positions = self.value_regression.to_positions(
+                self.column,
+                prediction + _residuals(drawn, is_leaf),
+                clip=clip_predictions,
+            )
+            return DrawnCells(positions, is_from_row=np.full(len(node), False))
+        if not self.column.new_value_policy.interpolable_levels.any():
+            positions = LevelPositions(drawn.values)
+            return DrawnCells(positions, is_from_row=np.full(len(node), True))
+        positions = self._interpolate(drawn, is_leaf)
+        is_from_row = positions == drawn.values
+        is_from_row |= (positions == drawn.below) | (positions == drawn.above)
+        return DrawnCells(positions, is_from_row)
+
+    def _interpolate(self, drawn: DrawnValues, is_leaf: Mask) -> LevelPositions:
+        """Positions (m,) between two rows of leaves, where new values may be."""
+        between = self.column.new_value_policy.interpolate(
+            low=LevelPositions(drawn.below),
+            high=LevelPositions(drawn.above),
+            fraction=drawn.fraction,
+            fallback=LevelPositions(drawn.values),
+        )
+        return LevelPositions(np.where(is_leaf, between, drawn.values))
+
+    def level_range(self, node: Ints) -> LevelRange:
+        """The lowest and the highest level among the rows of each node (m,).
+
+        Rows of a node above leaves are not sorted, so its range is the whole column.
+        """
+        lowest, highest = self.tree.leaf_range(node)
+        whole = LevelRange.of_column(self.column, len(node))
+        is_leaf = self.tree.is_leaf(node)
+        return LevelRange(
+            first=np.where(is_leaf, lowest, whole.first).astype(np.int64),
+            last=np.where(is_leaf, highest, whole.last).astype(np.int64),
+        )
+
+
+def _residuals(drawn: DrawnValues, is_leaf: Mask) -> Floats:
+    """The drawn residuals (m,): in leaves, each is between those of two rows."""
+    between = drawn.below + drawn.fraction * (drawn.above - drawn.below)
+    return np.where(is_leaf, between, drawn.values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,42 +136,6 @@ class _CellsInNodes:
         return _CellsInNodes(self.row_indices[is_taken], self.node[is_taken])
 
 
-@dataclass(frozen=True, eq=False)
-class _Proposals:
-    """A draw for each of k cells."""
-
-    cells: _CellsInNodes
-    positions: LevelPositions  # (k,)
-    is_from_row: Mask  # (k,), which of them are cells of a row of the table
-
-    @classmethod
-    def draw(
-        cls,
-        sampler: NodeSampler,
-        cells: _CellsInNodes,
-        value_prediction: Floats | None,
-        rng: np.random.Generator,
-        refuses_outside: bool,
-    ) -> _Proposals:
-        """Draw each cell from its node; `value_prediction` (m,) is of all rows.
-
-        `NodeSampler.draw` explains `refuses_outside`.
-        """
-        prediction = None
-        if value_prediction is not None:
-            prediction = value_prediction[cells.row_indices]
-        drawn = sampler.draw(cells.node, prediction, rng, refuses_outside)
-        return cls(cells, drawn.positions, drawn.is_from_row)
-
-    def select(self, is_taken: Mask) -> _Proposals:
-        """The proposals for which a mask (k,) is True."""
-        return _Proposals(
-            self.cells.select(is_taken),
-            self.positions[is_taken],
-            self.is_from_row[is_taken],
-        )
-
-
 class TreeDraws:
     """Draws of new cells of one column from its tree, for rows that are partly drawn.
 
@@ -90,8 +150,8 @@ class TreeDraws:
     value_prediction : (m,), what the sampler's regression predicts; None if it has
         none
     rng : the random numbers of all draws
-    refuses_outside : whether cells with a prediction beyond the ends of the column
-        are left undrawn; otherwise, they get the value at the nearest end
+    clip_predictions : whether a prediction beyond the ends of the column becomes the
+        value at the nearest end; otherwise, its cell is left undrawn
     """
 
     def __init__(
@@ -102,7 +162,7 @@ class TreeDraws:
         *,
         value_prediction: Floats | None,
         rng: np.random.Generator,
-        refuses_outside: bool,
+        clip_predictions: bool,
     ) -> None:
         # (m,), of the draws that were allowed so far
         self._positions = LevelPositions(np.full(len(partly_drawn), UNDRAWN))
@@ -111,7 +171,7 @@ class TreeDraws:
         self._sampler = sampler
         self._value_prediction = value_prediction
         self._rng = rng
-        self._refuses_outside = refuses_outside
+        self._clip_predictions = clip_predictions
 
     def draw_from_leaves(self, row_indices: Ints, leaf: Ints) -> LevelPositions:
         """New cells (k,) of rows (k,), drawn from their leaves (k,) until allowed.
@@ -129,11 +189,22 @@ class TreeDraws:
 
     def _draw_once(self, cells: _CellsInNodes) -> _CellsInNodes:
         """Draw k cells once, and return those whose draws are not allowed."""
-        proposals = self._draw_proposals(cells)
-        row_indices = proposals.cells.row_indices
-        allowed = self._take_allowed(row_indices, proposals.positions)
-        self._move_rare_numbers(self._disclosing_cells(proposals.select(allowed)))
-        return proposals.cells.select(~allowed)
+        prediction = None
+        if self._value_prediction is not None:
+            prediction = self._value_prediction[cells.row_indices]
+        drawn = self._sampler.draw(
+            cells.node, prediction, self._rng, self._clip_predictions
+        )
+        # A prediction beyond the ends of the column stays undrawn: draws from other
+        # nodes would be no better.
+        is_proposal = ~is_impossible(drawn.positions)
+        cells = cells.select(is_proposal)
+        drawn = drawn.select(is_proposal)
+
+        allowed = self._take_allowed(cells.row_indices, drawn.positions)
+        is_rare = rare_numbers.is_rare(self._sampler.column, drawn.positions)
+        self._move_rare_numbers(cells.select(allowed & is_rare & drawn.is_from_row))
+        return cells.select(~allowed)
 
     def _take_allowed(self, row_indices: Ints, proposed: LevelPositions) -> Mask:
         """Take proposed positions (k,) as the cells of rows (k,) that allow them.
@@ -143,26 +214,6 @@ class TreeDraws:
         allowed = self._partly_drawn.allows(self._column_index, row_indices, proposed)
         self._positions[row_indices[allowed]] = proposed[allowed]
         return allowed
-
-    def _draw_proposals(self, cells: _CellsInNodes) -> _Proposals:
-        """Draws of k cells, without those that have to stay undrawn.
-
-        These are predictions beyond the ends of the column, if they are not moved to
-        the ends: draws from other nodes would be no better.
-        """
-        drawn = _Proposals.draw(
-            self._sampler,
-            cells,
-            self._value_prediction,
-            self._rng,
-            refuses_outside=self._refuses_outside,
-        )
-        return drawn.select(~is_impossible(drawn.positions))
-
-    def _disclosing_cells(self, proposals: _Proposals) -> _CellsInNodes:
-        """The cells with a rare number that comes from a row of the table."""
-        is_rare = rare_numbers.is_rare(self._sampler.column, proposals.positions)
-        return proposals.cells.select(is_rare & proposals.is_from_row)
 
     def _move_rare_numbers(self, cells: _CellsInNodes) -> None:
         """Move the rare numbers of cells. One stays if no move is allowed."""

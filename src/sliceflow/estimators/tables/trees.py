@@ -212,8 +212,8 @@ class Tree:
     def _n_missing(self) -> Ints:
         """How many missing cells each node has, at most all but one: (nodes,)."""
         n_before = np.append(0, np.cumsum(is_missing(LevelPositions(self.values))))
-        n_missing = n_before[self.node_start + self.node_size]
-        n_missing = n_missing - n_before[self.node_start]
+        node_end = self.node_start + self.node_size
+        n_missing = n_before[node_end] - n_before[self.node_start]
         return np.asarray(np.minimum(n_missing, self.node_size - 1))
 
 

@@ -19,7 +19,7 @@ from sliceflow.estimators.tables.level_positions import LevelPositions, split_in
 from sliceflow.estimators.tables.partly_drawn_rows import PartlyDrawnRows
 from sliceflow.estimators.tables.row_distances import compared_columns
 from sliceflow.estimators.tables.strategies import Strategy
-from sliceflow.estimators.tables.table import Table, numpy_rng
+from sliceflow.estimators.tables.table import Table
 from sliceflow.estimators.tables.trees import TreeSettings
 from sliceflow.metrics.tables import BoostingSettings, boosted_trees
 
@@ -65,7 +65,7 @@ def iter_splits(
     n_compared : how many of the rows are compared with draws
     """
     for i in range(count_splits(n_compared) // 2):
-        rng = numpy_rng(seed.child(i))
+        rng = np.random.default_rng(seed.child(i).key)
         first, second = split_in_halves(
             LevelPositions(rng.permutation(level_positions))
         )
@@ -101,7 +101,7 @@ def trial_draws(
     blank_row = make_blank_row(table.columns, fixed_positions)
     draws = LevelPositions(np.tile(blank_row, (n_draws, 1)))
     not_drawn = [c for c in table.drawing_order if c not in drawn_indices]
-    rng = numpy_rng(CHOICE_SEED.child("draws"))
+    rng = np.random.default_rng(CHOICE_SEED.child("draws").key)
     chain = fit_chain(
         table,
         level_positions,
