@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sliceflow.base.checkpoints import Checkpoints, FlowRun
+from sliceflow.base.distributed import listeners_across_ranks
 from sliceflow.base.estimator import (
     Estimator,
     draws_per_scored_row,
@@ -611,7 +612,7 @@ def run_flow(
     """
     state = FlowState()
     history = History()
-    all_listeners = [history, *ranks.synchronized(listeners)]
+    all_listeners = [history, *listeners_across_ranks(listeners, ranks)]
     run = FlowRun(particles, particle_rng.first, state, history, all_listeners)
     after_step: Callable[[Cloud], None] = do_nothing
     if checkpoints is not None:

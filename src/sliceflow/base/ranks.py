@@ -13,7 +13,7 @@ import datetime
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar, overload
@@ -21,10 +21,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar, overloa
 import numpy as np
 from numpy.typing import NDArray
 
-from sliceflow.arrays import Floats
 from sliceflow.dataframes import as_dataframe, column_names
 from sliceflow.devices import resolve_device
-from sliceflow.engine.events import EventListener, EventT, notify
 from sliceflow.errors import DataError, HintedError, ParameterError
 
 if TYPE_CHECKING:
@@ -42,9 +40,6 @@ __all__ = [
     "joined",
     "under_torchrun",
 ]
-
-# `Communicator.mean` adds up this many values at a time: 8 MB of float64.
-VALUES_PER_CHUNK = 1 << 20
 
 ValueT = TypeVar("ValueT")
 DTypeT = TypeVar("DTypeT", bound=np.generic)
@@ -312,94 +307,6 @@ class Communicator:
             return array
         return as_dataframe(array, names)
 
-    def mean(self, rows: NDArray[Any], n: int) -> Floats:
-        """The mean (d,) of each column over the n rows of all ranks.
-
-        `rows` (k, d) are those of this rank. The bits do not depend on how the rows are
-        spread over ranks.
-        """
-        return self._exact_mean(rows, n, _as_float64)
-
-    def mean_square(self, rows: NDArray[Any], n: int, about: NDArray[Any]) -> Floats:
-        """The mean (d,) of (rows − about)² over the n rows of all ranks.
-
-        `rows` (k, d) are those of this rank, `about` is (d,). See `mean`.
-        """
-
-        def squares_of(block: NDArray[Any]) -> Floats:
-            return np.asarray(np.square(_as_float64(block) - about))
-
-        return self._exact_mean(rows, n, squares_of)
-
-    def _exact_mean(
-        self,
-        rows: NDArray[Any],
-        n: int,
-        values_of: Callable[[NDArray[Any]], Floats],
-    ) -> Floats:
-        """The mean (d,) over n rows of all ranks of the values of each row.
-
-        `values_of` gives them for this rank's rows (k, d), block by block.
-
-        A sum of floats depends on their order, and a flow amplifies such differences.
-        So integers are added, which is exact however the rows are spread over ranks.
-        If 2ᵉ is above all magnitudes in a column, a value is rounded to a·2ᵉ⁻³⁰ +
-        b·2ᵉ⁻⁶² with integers a and b, whose sums fit into 64 bits.
-        """
-        largest = self._largest_magnitudes(rows, values_of)
-        is_finite = np.isfinite(largest)
-        exponent = np.frexp(largest)[1]
-        d = rows.shape[1]
-        sums = np.zeros((2, d), np.int64)  # of all a and of all b
-        chunk = max(1, VALUES_PER_CHUNK // max(1, d))
-        for first in range(0, len(rows), chunk):
-            values = values_of(rows[first : first + chunk])
-            scaled = np.ldexp(np.where(is_finite, values, 0.0), 30 - exponent)
-            coarse = np.rint(scaled)
-            fine = np.rint(np.ldexp(scaled - coarse, 32))
-            sums[0] += coarse.astype(np.int64).sum(axis=0)
-            sums[1] += fine.astype(np.int64).sum(axis=0)
-        if self.size > 1:
-            import torch
-
-            sums = self.sum_(torch.from_numpy(sums)).numpy()
-        coarse_sums, fine_sums = sums.tolist()
-        means = []
-        for coarse_sum, fine_sum in zip(coarse_sums, fine_sums, strict=True):
-            # Python's integers have no limit, so that only the division rounds.
-            means.append(((coarse_sum << 32) + fine_sum) / n)
-        scaled_back = np.ldexp(np.array(means), exponent - 62)
-        return np.asarray(np.where(is_finite, scaled_back, largest))
-
-    def _largest_magnitudes(
-        self, rows: NDArray[Any], values_of: Callable[[NDArray[Any]], Floats]
-    ) -> Floats:
-        """The largest magnitude (d,) of the values: at the ends of each column."""
-        low = rows.min(axis=0).astype(np.float64)
-        high = rows.max(axis=0).astype(np.float64)
-        if self.size > 1:
-            import torch
-
-            ends = torch.from_numpy(np.stack((low, -high)))
-            low, negative_high = self.minimum_(ends).numpy()
-            high = -negative_high
-        at_low = np.abs(values_of(low))
-        at_high = np.abs(values_of(high))
-        return np.asarray(np.maximum(at_low, at_high))
-
-    def synchronized(
-        self, listeners: Sequence[EventListener[EventT]]
-    ) -> list[EventListener[EventT]]:
-        """Listeners that end a stage on all ranks if a listener on any rank ends it."""
-        if self.size == 1 or self.max_int(len(listeners)) == 0:
-            return list(listeners)
-
-        def any_rank_ends_stage(event: EventT) -> bool:
-            ends_stage = notify(listeners, event)
-            return self.max_int(int(ends_stage)) > 0
-
-        return [any_rank_ends_stage]
-
     @contextmanager
     def _reporting_lost_ranks(self) -> Iterator[None]:
         """Turn torch's errors, except a lack of memory, into a `LostRankError`."""
@@ -417,10 +324,6 @@ class Communicator:
 
 
 ONE_PROCESS = Communicator()  # a fit in one process
-
-
-def _as_float64(rows: NDArray[Any]) -> Floats:
-    return np.asarray(rows, np.float64)
 
 
 # Connecting ranks
