@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sliceflow.base.checkpoints import FlowRun
+from sliceflow.base.checkpoints import RunningFlow
 from sliceflow.base.particle_allocation import ParticleGroup
 from sliceflow.base.ranks import Communicator, Shard
 from sliceflow.engine.batches import Batches, DataTarget
@@ -50,7 +50,7 @@ class AxisSteps:
     make_batches: Callable[[ParticleGroup], Batches]
 
     def move_kept_particles(
-        self, kept_cloud: Cloud, group: ParticleGroup, run: FlowRun
+        self, kept_cloud: Cloud, group: ParticleGroup, run: RunningFlow
     ) -> int:
         """Move the kept particles, in place, by axis steps that are fitted to them.
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from sliceflow.base.checkpoints import Checkpoints, FlowRun
+from sliceflow.base.checkpoints import Checkpoints, RunningFlow
 from sliceflow.base.distributed import across_ranks
 from sliceflow.base.flow_estimator import (
     choose_n_particles,
@@ -227,7 +227,7 @@ class PlannedVectorFit:
 
     def _run_flow(
         self, training: TrainingVectors, listeners: Sequence[FlowListener]
-    ) -> FlowRun:
+    ) -> RunningFlow:
         """Move particles from random places along all directions."""
         own_particles = self.allocation.moved.own_part(self.ranks, self.device)
         particle_rng = ParticleRng(
@@ -245,7 +245,7 @@ class PlannedVectorFit:
         )
 
     def _run_axis_steps(
-        self, training: TrainingVectors, run: FlowRun
+        self, training: TrainingVectors, run: RunningFlow
     ) -> tuple[Cloud, list[ModelStep]]:
         """The kept particles of this rank and the model's steps, after axis steps.
 
