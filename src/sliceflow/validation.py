@@ -8,9 +8,10 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import fields, is_dataclass, replace
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sliceflow.arrays import Floats
 from sliceflow.errors import DataError, ParameterError
@@ -297,7 +298,15 @@ def duplicates(values: Sequence[Any]) -> list[Any]:
     return [value for i, value in enumerate(values) if value in values[:i]]
 
 
-def from_tensor(x: Any) -> Any:
+@overload
+def from_tensor(x: Tensor) -> NDArray[Any]: ...
+
+
+@overload
+def from_tensor(x: ValueT) -> ValueT | NDArray[Any]: ...
+
+
+def from_tensor(x: object) -> object:
     """A tensor on any device as an array; anything else unchanged.
 
     bfloat16, which numpy does not have, becomes float32.
@@ -308,19 +317,22 @@ def from_tensor(x: Any) -> Any:
     if x.is_meta or x.layout != torch.strided:
         kind = "without data" if x.is_meta else f"of layout {x.layout}"
         raise DataError(f"a tensor {kind} was passed", "pass a dense tensor of numbers")
-    x = x.detach().cpu()
-    if x.dtype == torch.bfloat16:
-        x = x.float()
-    return x.numpy()
+    tensor = x.detach().cpu()
+    if tensor.dtype == torch.bfloat16:
+        tensor = tensor.float()
+    return tensor.numpy()
 
 
-def unmasked(x: Any, name: str) -> Any:
+def unmasked(x: ValueT, name: str) -> ValueT:
     """x unchanged, or a `DataError` if a mask of numpy.ma hides values of it.
 
     x is an array, or a list of arrays.
     """
+    parts: Sequence[object] = [x]
     is_list = isinstance(x, list | tuple)
-    for row, part in enumerate(x if is_list else [x]):
+    if isinstance(x, list | tuple):
+        parts = x
+    for row, part in enumerate(parts):
         if not isinstance(part, np.ma.MaskedArray) or not np.ma.is_masked(part):
             continue
         place = np.argwhere(np.ma.getmaskarray(part))[0].tolist()

@@ -1,8 +1,4 @@
-"""A flow on several ranks: they fit the same maps, and end stages together.
-
-The maps of clouds that are spread over ranks are fitted by histograms, which are summed
-over the ranks.
-"""
+"""Maps of clouds that are spread over ranks: histograms, summed over the ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +12,6 @@ from torch import Tensor
 from sliceflow import kernels
 from sliceflow.base.ranks import Communicator
 from sliceflow.engine.batches import WHOLE_BATCH, Batch
-from sliceflow.engine.events import EventListener, EventT, notify
 from sliceflow.engine.flow import FlowSpec
 from sliceflow.engine.shrinkage import ShrunkTransport
 from sliceflow.engine.transports import (
@@ -58,20 +53,6 @@ def _transport_across_ranks(
         hint = "use transport='histogram' or 'auto', or fit in one process"
         raise ParameterError("transport", transport, fact, hint)
     return DistributedHistogramTransport(transport, ranks)
-
-
-def listeners_across_ranks(
-    listeners: Sequence[EventListener[EventT]], ranks: Communicator
-) -> list[EventListener[EventT]]:
-    """Listeners that end a stage on all ranks if a listener on any rank ends it."""
-    if ranks.size == 1 or ranks.max_int(len(listeners)) == 0:
-        return list(listeners)
-
-    def any_rank_ends_stage(event: EventT) -> bool:
-        ends_stage = notify(listeners, event)
-        return ranks.max_int(int(ends_stage)) > 0
-
-    return [any_rank_ends_stage]
 
 
 class _Range(NamedTuple):

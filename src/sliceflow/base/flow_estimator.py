@@ -31,7 +31,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sliceflow.base.checkpoints import Checkpoints, RunningFlow, read_checkpoint
-from sliceflow.base.distributed import listeners_across_ranks
 from sliceflow.base.estimator import (
     Estimator,
     draws_per_scored_row,
@@ -49,7 +48,7 @@ from sliceflow.base.protocols import (
     PlannedFlowFit,
     PlanT,
 )
-from sliceflow.base.ranks import ONE_PROCESS, Communicator
+from sliceflow.base.ranks import ONE_PROCESS, Communicator, listeners_across_ranks
 from sliceflow.base.rows import Conditions
 from sliceflow.base.saving import FitRecord, save
 from sliceflow.engine.batches import Target

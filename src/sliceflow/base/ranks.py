@@ -13,7 +13,7 @@ import datetime
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar, overload
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from sliceflow.dataframes import as_dataframe, column_names
 from sliceflow.devices import resolve_device
+from sliceflow.engine.events import EventListener, EventT, notify
 from sliceflow.errors import DataError, HintedError, ParameterError
 
 if TYPE_CHECKING:
@@ -324,6 +325,20 @@ class Communicator:
 
 
 ONE_PROCESS = Communicator()  # a fit in one process
+
+
+def listeners_across_ranks(
+    listeners: Sequence[EventListener[EventT]], ranks: Communicator
+) -> list[EventListener[EventT]]:
+    """Listeners that end a stage on all ranks if a listener on any rank ends it."""
+    if ranks.size == 1 or ranks.max_int(len(listeners)) == 0:
+        return list(listeners)
+
+    def any_rank_ends_stage(event: EventT) -> bool:
+        ends_stage = notify(listeners, event)
+        return ranks.max_int(int(ends_stage)) > 0
+
+    return [any_rank_ends_stage]
 
 
 # Connecting ranks

@@ -258,13 +258,14 @@ class HasConditions:
 class ArrayRows(HasConditions, ABC):
     """Base class of rows that are in one array.
 
-    A subclass is a frozen dataclass with the fields `conditions` and `rank_shard`.
+    A subclass is a frozen dataclass with the fields `conditions` and `partial_shard`.
     """
 
     # What errors call the conditions.
     _conditions_name: ClassVar[str] = "y"
-    # Where these rows are among those of all ranks; None in a fit of one process.
-    rank_shard: Shard | None
+    # Where these rows are among those of all ranks, if they are a part of them; None in
+    # a fit of one process, which has all rows. `shard` is never None.
+    partial_shard: Shard | None
 
     @property
     @abstractmethod
@@ -286,10 +287,10 @@ class ArrayRows(HasConditions, ABC):
     @property
     def shard(self) -> Shard:
         """Which of the rows of all ranks these are."""
-        if self.rank_shard is None:
+        if self.partial_shard is None:
             n = len(self.values)
             return Shard(0, n, n)
-        return self.rank_shard
+        return self.partial_shard
 
     @property
     def y(self) -> NDArray[Any] | None:

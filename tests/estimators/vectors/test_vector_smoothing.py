@@ -215,7 +215,7 @@ def test_ranks_share_the_draws_of_all_rows():
     rows = fit.rows
     clouds = []
     for shard in (Shard(0, 30, 100), Shard(30, 70, 100)):
-        in_shard = dataclasses.replace(rows, X=rows.X[shard.slice], rank_shard=shard)
+        in_shard = dataclasses.replace(rows, X=rows.X[shard.slice], partial_shard=shard)
         of_shard = dataclasses.replace(fit, rows=in_shard)
         part = dataclasses.replace(whole, shard=of_shard.data_shard)
         clouds.append(part.flow_cloud())

@@ -95,7 +95,7 @@ class VectorAdapter:
         conditions = None
         if y is not None:
             conditions = Conditions.infer(self.ranks.all_gather_rows(y), shard.total)
-        return replace(rows, conditions=conditions, rank_shard=shard)
+        return replace(rows, conditions=conditions, partial_shard=shard)
 
     def plan_fit(
         self, rows: VectorRows, seed: Seed
