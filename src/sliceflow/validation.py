@@ -226,7 +226,7 @@ def with_plain_numbers(value: ValueT) -> ValueT:
 
 
 def as_column_bounds(
-    bounds: ColumnBounds | None, n_columns: int, columns: str
+    bounds: ColumnBounds | None, n_columns: int, noun: str
 ) -> tuple[Floats, Floats]:
     """The user's `bounds` as arrays (d,), infinite where there are none.
 
@@ -234,7 +234,7 @@ def as_column_bounds(
     ----------
     bounds : what the user passed as ``bounds``
     n_columns : d
-    columns : what has the bounds, such as "columns", for errors
+    noun : what errors call the columns, such as "parameters"
 
     Raises
     ------
@@ -243,8 +243,8 @@ def as_column_bounds(
     """
     if bounds is None:
         bounds = (-np.inf, np.inf)
-    hint = f"pass (low, high): numbers, or lists of {n_columns}, one for each of the "
-    hint += columns
+    one_or_many = f"numbers, or lists of {n_columns}, one for each of the {noun}"
+    hint = f"pass (low, high): {one_or_many}"
     try:
         if isinstance(bounds, str | bytes | Set | Mapping):
             raise TypeError("it has no order, or no numbers")
@@ -252,13 +252,13 @@ def as_column_bounds(
         low = _as_bound(lower, n_columns)
         high = _as_bound(upper, n_columns)
     except (TypeError, ValueError, OverflowError) as error:
-        fact = f"is not a pair of bounds of the {columns}"
+        fact = f"is not a pair of bounds of the {noun}"
         raise ParameterError("bounds", bounds, fact, hint) from error
     is_ordered = low < high
     if not is_ordered.all():
         column = int(np.argmin(is_ordered))
-        fact = "has a lower bound that is not below the upper one, at index "
-        fact += f"{column} of the {columns}"
+        where = f"at index {column} of the {noun}"
+        fact = f"has a lower bound that is not below the upper one, {where}"
         raise ParameterError("bounds", bounds, fact, hint)
     return low, high
 
@@ -328,16 +328,15 @@ def unmasked(x: ValueT, name: str) -> ValueT:
 
     x is an array, or a list of arrays.
     """
-    parts: Sequence[object] = [x]
-    is_list = isinstance(x, list | tuple)
+    arrays: Sequence[object] = [x]
     if isinstance(x, list | tuple):
-        parts = x
-    for row, part in enumerate(parts):
-        if not isinstance(part, np.ma.MaskedArray) or not np.ma.is_masked(part):
+        arrays = x
+    for i, array in enumerate(arrays):
+        if not isinstance(array, np.ma.MaskedArray) or not np.ma.is_masked(array):
             continue
-        place = np.argwhere(np.ma.getmaskarray(part))[0].tolist()
-        if is_list:
-            place = [row, *place]
+        place = np.argwhere(np.ma.getmaskarray(array))[0].tolist()
+        if isinstance(x, list | tuple):
+            place = [i, *place]
         fact = f"a value of {name} is masked"
         if place:
             fact += f" at {place}"

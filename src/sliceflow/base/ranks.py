@@ -209,7 +209,10 @@ class Communicator:
         return self._reduce(t, "MIN")
 
     def max_int(self, number: int) -> int:
-        """The largest of the ranks' numbers; CPUs send it, without waiting for GPUs."""
+        """The largest of the ranks' numbers.
+
+        The message goes from CPU to CPU, and does not wait for GPUs.
+        """
         import torch
 
         return -int(self.minimum_(torch.tensor([-number])))
@@ -241,9 +244,10 @@ class Communicator:
         """Send the value of rank 0 to all ranks, and return it."""
         if self.size == 1:
             return value
-        sent = [value] if self.is_main else []
-        (of_rank_0,) = self.all_gather_objects(sent)[0]
-        return of_rank_0
+        own_message = [value] if self.is_main else []  # only rank 0 sends something
+        messages = self.all_gather_objects(own_message)
+        (value_of_rank_0,) = messages[0]
+        return value_of_rank_0
 
     def iter_points(self, t: Tensor) -> Iterator[tuple[int, Tensor]]:
         """The points t (…, n) of every rank, in turn.
@@ -278,8 +282,7 @@ class Communicator:
         gathered = t.new_empty(len(t), len(indices))
         for first, part in self.iter_points(t):
             is_in_part = (indices >= first) & (indices < first + part.shape[1])
-            wanted = is_in_part.nonzero()[:, 0]
-            gathered[:, wanted] = part[:, indices[wanted] - first]
+            gathered[:, is_in_part] = part[:, indices[is_in_part] - first]
         return gathered
 
     @overload

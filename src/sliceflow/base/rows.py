@@ -366,15 +366,17 @@ def concatenate_y(
     if first is None and second is None:
         return None
     if first is None or second is None:
-        fact = "the earlier rows have y and the new rows have none"
         if first is None:
             fact = "the new rows have y and the earlier rows have none"
+        else:
+            fact = "the earlier rows have y and the new rows have none"
         raise DataError(fact, "pass y for all rows")
     if first.ndim != second.ndim or first.shape[1:] != second.shape[1:]:
-        shapes = f"{second.shape}, and y of the earlier rows {first.shape}"
-        fact = f"y of the new rows has shape {shapes}"
+        earlier = f"y of the earlier rows {first.shape}"
+        fact = f"y of the new rows has shape {second.shape}, and {earlier}"
         raise DataError(fact, "pass y of the same kind for all rows")
     if first.dtype.kind in "iuf" and second.dtype.kind in "iuf":
+        # Numbers keep the dtype of the earlier ones, where it can hold them.
         converted = second.astype(first.dtype)
         if np.array_equal(converted, second):
             return np.concatenate((first, converted))
