@@ -121,6 +121,7 @@ class DistributedHistogramTransport:
             )
         weights = batch.weights
         if weights is not None and not batch.has_data:
+            # The point of weight 0 that stands for no data would widen the range.
             z_q = z_q[:, :0]
             weights = weights[:0]
         range_p, range_q = self._over_ranks(_Range.of([z_p]), _Range.of([z_q]))

@@ -145,7 +145,7 @@ class Communicator:
         return Shard(first, end - first, total)
 
     def own_rows(self, rows: SliceableT) -> SliceableT:
-        """This rank's equal part of `rows`, of which every rank has all."""
+        """This rank's part of `rows`, of which every rank has all."""
         return rows[self.own_shard(len(rows)).slice]
 
     def shard_by_counts(self, count: int, data_kind: str = "rows") -> Shard:
@@ -185,10 +185,10 @@ class Communicator:
 
     def require_equal(self, settings: dict[str, str]) -> None:
         """Raise a `RankMismatchError` unless all ranks have the same settings."""
-        for rank, others in enumerate(self.all_gather_objects(settings)):
+        for rank, rank_settings in enumerate(self.all_gather_objects(settings)):
             differences = []
-            for name in sorted({*settings, *others}):
-                other = others.get(name)
+            for name in sorted({*settings, *rank_settings}):
+                other = rank_settings.get(name)
                 own = settings.get(name)
                 if other != own:
                     differences.append(
