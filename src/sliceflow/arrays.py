@@ -23,10 +23,10 @@ Mask: TypeAlias = NDArray[np.bool_]
 SMALLEST_POSITIVE = 1e-300
 # exp and sinh of more than about 710 overflow float64.
 MAX_EXPONENT = 700.0
-# Where the mean log-density of held-out rows decides, those of single rows are not
-# counted as less than the median minus this, so that one row that nothing foresees does
-# not decide. Chosen by hand: e⁻²⁰ is as good as never.
-MAX_SURPRISE = 20.0
+# Where the mean log-density of held-out rows decides, that of a single row counts as no
+# less than the median minus this, so that one row that nothing foresees does not
+# decide. Chosen by hand: e⁻²⁰ is as good as never.
+MAX_LOG_DENSITY_DROP = 20.0
 
 
 def chunks(n: int, size: int) -> Iterator[slice]:

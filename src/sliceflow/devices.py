@@ -55,7 +55,8 @@ def cpu_slowness() -> float:
             position = (z + 1) * (_TIMED_BINS / 2)
             below = position.long().clamp_(0, _TIMED_BINS - 1)
             rise = values[below + 1] - values[below]
-            theta.T @ (values[below] + rise * (position - below) - z).float()
+            moved_z = values[below] + rise * (position - below)
+            theta.T @ (moved_z - z).float()  # what it gives does not matter
             seconds.append(time.perf_counter() - started_at)
     return min(seconds) / _REFERENCE_SECONDS
 

@@ -8,9 +8,10 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import fields, is_dataclass, replace
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sliceflow.arrays import Floats
 from sliceflow.errors import DataError, ParameterError
@@ -225,7 +226,7 @@ def with_plain_numbers(value: ValueT) -> ValueT:
 
 
 def as_column_bounds(
-    bounds: ColumnBounds | None, n_columns: int, columns: str
+    bounds: ColumnBounds | None, n_columns: int, noun: str
 ) -> tuple[Floats, Floats]:
     """The user's `bounds` as arrays (d,), infinite where there are none.
 
@@ -233,7 +234,7 @@ def as_column_bounds(
     ----------
     bounds : what the user passed as ``bounds``
     n_columns : d
-    columns : what has the bounds, such as "columns", for errors
+    noun : what errors call the columns, such as "parameters"
 
     Raises
     ------
@@ -242,8 +243,8 @@ def as_column_bounds(
     """
     if bounds is None:
         bounds = (-np.inf, np.inf)
-    hint = f"pass (low, high): numbers, or lists of {n_columns}, one for each of the "
-    hint += columns
+    one_or_many = f"numbers, or lists of {n_columns}, one for each of the {noun}"
+    hint = f"pass (low, high): {one_or_many}"
     try:
         if isinstance(bounds, str | bytes | Set | Mapping):
             raise TypeError("it has no order, or no numbers")
@@ -251,13 +252,13 @@ def as_column_bounds(
         low = _as_bound(lower, n_columns)
         high = _as_bound(upper, n_columns)
     except (TypeError, ValueError, OverflowError) as error:
-        fact = f"is not a pair of bounds of the {columns}"
+        fact = f"is not a pair of bounds of the {noun}"
         raise ParameterError("bounds", bounds, fact, hint) from error
     is_ordered = low < high
     if not is_ordered.all():
         column = int(np.argmin(is_ordered))
-        fact = "has a lower bound that is not below the upper one, at index "
-        fact += f"{column} of the {columns}"
+        where = f"at index {column} of the {noun}"
+        fact = f"has a lower bound that is not below the upper one, {where}"
         raise ParameterError("bounds", bounds, fact, hint)
     return low, high
 
@@ -297,7 +298,15 @@ def duplicates(values: Sequence[Any]) -> list[Any]:
     return [value for i, value in enumerate(values) if value in values[:i]]
 
 
-def from_tensor(x: Any) -> Any:
+@overload
+def from_tensor(x: Tensor) -> NDArray[Any]: ...
+
+
+@overload
+def from_tensor(x: ValueT) -> ValueT | NDArray[Any]: ...
+
+
+def from_tensor(x: object) -> object:
     """A tensor on any device as an array; anything else unchanged.
 
     bfloat16, which numpy does not have, becomes float32.
@@ -308,24 +317,26 @@ def from_tensor(x: Any) -> Any:
     if x.is_meta or x.layout != torch.strided:
         kind = "without data" if x.is_meta else f"of layout {x.layout}"
         raise DataError(f"a tensor {kind} was passed", "pass a dense tensor of numbers")
-    x = x.detach().cpu()
-    if x.dtype == torch.bfloat16:
-        x = x.float()
-    return x.numpy()
+    tensor = x.detach().cpu()
+    if tensor.dtype == torch.bfloat16:
+        tensor = tensor.float()
+    return tensor.numpy()
 
 
-def unmasked(x: Any, name: str) -> Any:
+def unmasked(x: ValueT, name: str) -> ValueT:
     """x unchanged, or a `DataError` if a mask of numpy.ma hides values of it.
 
     x is an array, or a list of arrays.
     """
-    is_list = isinstance(x, list | tuple)
-    for row, part in enumerate(x if is_list else [x]):
-        if not isinstance(part, np.ma.MaskedArray) or not np.ma.is_masked(part):
+    arrays: Sequence[object] = [x]
+    if isinstance(x, list | tuple):
+        arrays = x
+    for i, array in enumerate(arrays):
+        if not isinstance(array, np.ma.MaskedArray) or not np.ma.is_masked(array):
             continue
-        place = np.argwhere(np.ma.getmaskarray(part))[0].tolist()
-        if is_list:
-            place = [row, *place]
+        place = np.argwhere(np.ma.getmaskarray(array))[0].tolist()
+        if isinstance(x, list | tuple):
+            place = [i, *place]
         fact = f"a value of {name} is masked"
         if place:
             fact += f" at {place}"

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from models import PARTS, X, full_disk, saved, vectors
-from sliceflow.base.checkpoints import CheckpointMismatchError
+from sliceflow.base.checkpoints import CheckpointMismatchError, read_checkpoint
 from sliceflow.base.file import ModelFileError, load
 from sliceflow.base.fingerprint import digest, fingerprint
 from sliceflow.engine.random import Seed
@@ -76,6 +76,15 @@ def test_a_random_seed_is_that_of_the_fit_that_goes_on(tmp_path):
     first = fit(tmp_path / "a", random_state=None)
     second = fit(tmp_path / "b", random_state=None)
     assert saved(first, particles=True) == saved(second, particles=True)
+
+
+def test_the_seed_of_a_checkpoint_is_read_before_a_fit_is_planned(tmp_path):
+    cpu = torch.device("cpu")
+    assert read_checkpoint(tmp_path, cpu) is None
+    stopped(tmp_path, random_state=5)
+    last = read_checkpoint(tmp_path, cpu)
+    assert last.seed == Seed.from_random_state(5)
+    assert last.steps_done == 2
 
 
 def test_steps_that_a_listener_skipped_stay_skipped(tmp_path):

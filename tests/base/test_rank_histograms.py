@@ -1,13 +1,12 @@
 """Histograms over ranks: here ranks are threads, and their messages are exact sums."""
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 import torch
 
 from problems import batch_of_classes
+from rank_threads import Threads
 from sliceflow.base.distributed import DistributedHistogramTransport, across_ranks
 from sliceflow.base.ranks import Communicator
 from sliceflow.engine.batches import make_weighted_batches
@@ -23,34 +22,6 @@ from sliceflow.engine.transports import (
     PaperTransport,
     SortedTransport,
 )
-
-
-class Threads:
-    """Ranks that are threads of this process."""
-
-    def __init__(self, size):
-        self.size = size
-        self._barrier = threading.Barrier(size)
-        self._parts = []
-
-    def _combined(self, part, reduce):
-        self._parts.append(part)
-        self._barrier.wait()
-        out = reduce(torch.stack(list(self._parts)))
-        if self._barrier.wait() == 0:
-            self._parts.clear()
-        self._barrier.wait()
-        return out
-
-    def sum_(self, part):
-        return self._combined(part, lambda parts: parts.sum(0))
-
-    def minimum_(self, part):
-        return self._combined(part, lambda parts: parts.amin(0))
-
-    def run(self, work):
-        with ThreadPoolExecutor(self.size) as pool:
-            return list(pool.map(work, range(self.size)))
 
 
 def test_every_class_has_its_own_maps_also_where_a_rank_has_none_of_it():

@@ -69,9 +69,9 @@ def test_a_loaded_model_is_the_saved_one(kind, fitted, tmp_path):
 def test_no_saved_class_misspells_its_check():
     estimators = (SlicedWassersteinFlow, ImageFlow, TableFlow, SlicedDensity)
     for estimator in estimators:
-        codec._struct(saving._file_types(estimator).estimator)
+        codec._saved_class(saving._file_types(estimator).estimator)
     n_checked = 0
-    for cls in codec._STRUCTS:
+    for cls in codec._SAVED_CLASSES:
         methods = [name for name in dir(cls) if callable(getattr(cls, name))]
         similar = difflib.get_close_matches("check_saved", methods, cutoff=0.8)
         assert similar in ([], ["check_saved"]), cls

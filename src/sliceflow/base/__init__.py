@@ -1,1 +1,1 @@
-"""Model files and checkpoints: bytes on disk, checked before they are believed."""
+"""What all estimators share: fits, rows, ranks, model files and checkpoints."""

@@ -1,16 +1,25 @@
 """Checkpoints: a fit that was killed resumes from the last one, with the same result.
 
 Random numbers depend on the seed and on names alone, not on what was drawn before. So a
-fit can go on from the particles after a step: a `_SavedCheckpoint`. The main rank
-writes the particles of all ranks; any number of ranks can read them.
+fit can go on from the particles after a step: a `SavedCheckpoint`. The main rank writes
+the particles of all ranks; any number of ranks can read them.
+
+A fit calls these, in this order:
+
+read_checkpoint                before it is planned: a fit without a seed of its own
+                               takes that of the checkpoint
+Checkpoints                    refuses the checkpoint of another fit
+Checkpoints.deferring_ctrl_c   around all that follows, but `discard`
+Checkpoints.resume             before the first step of the flow
+Checkpoints.save_if_due        after every step
+Checkpoints.discard            when all is done
 """
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +29,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sliceflow.base import interrupts
 from sliceflow.base.file import ModelFileError, load, save
 from sliceflow.base.ranks import Communicator, LostRankError
 from sliceflow.base.saving import SavedHistory
@@ -54,7 +64,7 @@ class FitInterrupted(KeyboardInterrupt):
 
 
 @dataclass(frozen=True, eq=False)
-class _SavedCheckpoint:
+class SavedCheckpoint:
     """A flow after a step, with the particles of all ranks.
 
     `coordinates` are those of the particles in the space of the stage; None if it
@@ -78,7 +88,7 @@ class _SavedCheckpoint:
 
 
 @dataclass(frozen=True, eq=False)
-class FlowRun:
+class RunningFlow:
     """A flow of particles on this rank, while it runs and when it has ended.
 
     Attributes
@@ -97,6 +107,21 @@ class FlowRun:
     listeners: Sequence[FlowListener]
 
 
+def read_checkpoint(folder: Path, device: torch.device) -> SavedCheckpoint | None:
+    """The last checkpoint in the folder of a fit, its tensors on a device.
+
+    None if there is none. Raises a `ModelFileError` if it is damaged.
+    """
+    path = folder / _FILE_NAME
+    if not path.exists():
+        return None
+    try:
+        return load(path, (SavedCheckpoint,), device, sys.maxsize)
+    except ModelFileError as error:
+        hint = "It is the checkpoint of a fit; delete it to start the fit again"
+        raise ModelFileError(f"{error}. {hint}") from error
+
+
 class Checkpoints:
     """Writes the checkpoints of a fit to a folder, which all ranks see.
 
@@ -104,16 +129,12 @@ class Checkpoints:
     ----------
     folder : the folder, which is made if it is not there
     every : seconds between checkpoints
-    fingerprint : what the result of the fit depends on; a checkpoint with another one
-    raises a `CheckpointMismatchError`
+    fingerprint : what the result of the fit depends on
     seed : the seed of the fit
     ranks : the ranks of the fit
-    device : the device of the fit
     keep : whether the last checkpoint stays in its folder when the fit ends well
-
-    Attributes
-    ----------
-    seed : the checkpoint's seed if there is one, which replaces a random seed
+    last : what `read_checkpoint` gave; the fit resumes from it. If it has another
+        fingerprint, this raises a `CheckpointMismatchError`
     """
 
     def __init__(
@@ -123,28 +144,25 @@ class Checkpoints:
         fingerprint: dict[str, str],
         seed: Seed,
         ranks: Communicator,
-        device: torch.device,
         keep: bool,
+        last: SavedCheckpoint | None,
     ) -> None:
         self._folder = folder
+        self._path = folder / _FILE_NAME
         self._every = every
         self._fingerprint = fingerprint
+        self._seed = seed
         self._ranks = ranks
         self._keep = keep
-        self._path = folder / _FILE_NAME
+        if last is not None:
+            _require_same_fit(self._path, last.fingerprint, fingerprint)
+        self._last = last  # until the fit has resumed from it
+        self._ctrl_c_pressed = threading.Event()
+        self._flow: RunningFlow | None = None  # since `resume`
+        self._written_at = 0.0  # the time of the last checkpoint; at first of `resume`
         folder.mkdir(parents=True, exist_ok=True)
         for unfinished in folder.glob(f".{_FILE_NAME}.*.part"):  # of a killed fit
             unfinished.unlink(missing_ok=True)
-        self.seed = seed
-        # The checkpoint that the fit resumes from, until it does; None without one.
-        self._last: _SavedCheckpoint | None = None
-        if self._path.exists():
-            self._last = self._read(device)
-            self.seed = self._last.seed
-        self._written_at = 0.0  # the time of the last checkpoint of this run
-        self._state = FlowState()  # of the flow that runs
-        # Set once Ctrl-C is pressed in a block of `deferring_ctrl_c`.
-        self._ctrl_c = threading.Event()
 
     @contextmanager
     def deferring_ctrl_c(self) -> Iterator[None]:
@@ -154,21 +172,25 @@ class Checkpoints:
         the flow for the end of the block. The errors say how to resume the fit.
         """
         ranks = self._ranks
+        # torchrun repeats the signal that a rank received, so that several ranks may
+        # receive Ctrl-C twice.
+        only_first = ranks.size == 1
         try:
-            with _delayed_ctrl_c(only_first=ranks.size == 1) as ctrl_c:
-                self._ctrl_c = ctrl_c
+            with interrupts.deferring_ctrl_c(
+                self._ctrl_c_pressed, only_first=only_first
+            ):
                 yield
         except LostRankError as error:
             raise self._lost_rank_error(error) from error
-        if ranks.max_int(int(ctrl_c.is_set())):
+        if ranks.max_int(int(self._ctrl_c_pressed.is_set())):
             raise self._interrupted_error()
 
-    def resume(self, run: FlowRun) -> None:
+    def resume(self, flow: RunningFlow) -> None:
         """Put a flow where the last checkpoint ended, if there is one."""
         if self._last is not None:
-            _restore(self._last, run)
-            self._last = None
-        self._state = run.state
+            _restore(self._last, flow)
+            self._last = None  # it takes as much memory as the particles
+        self._flow = flow
         self._written_at = events.now()
 
     def discard(self) -> None:
@@ -176,28 +198,28 @@ class Checkpoints:
         if self._ranks.is_main and not self._keep:
             self._path.unlink(missing_ok=True)
 
-    def save_if_due(self, run: FlowRun, moving: Cloud) -> None:
+    def save_if_due(self, moving: Cloud) -> None:
         """Write a checkpoint if it is time, or if Ctrl-C was pressed: then raise.
 
-        A flow calls this after every step. `moving` are the particles in the subspace
-        of its stage, or those of the run themselves in the whole space.
+        The flow calls this after every step. `moving` are the particles in the subspace
+        of its stage, or those of the flow themselves in the whole space.
         """
         wanted = _CONTINUE
         if events.now() - self._written_at >= self._every:
             wanted = _WRITE
-        if self._ctrl_c.is_set():
+        if self._ctrl_c_pressed.is_set():
             wanted = _STOP
         action = self._ranks.max_int(wanted)  # the clocks of ranks differ
         if action == _STOP:
-            self._write(run, moving)
+            self._write(moving)
             raise self._interrupted_error()
         if action == _WRITE:
-            self._write_or_warn(run, moving)
+            self._write_or_warn(moving)
             self._written_at = events.now()
 
     def _interrupted_error(self) -> FitInterrupted:
         """The error after Ctrl-C, which says how to resume the fit."""
-        fact = f"the fit was stopped after {self._state.steps_done} steps"
+        fact = f"the fit was stopped after {self._steps_done} steps"
         same = "the same data, the same parameters"
         folder = f"checkpoint_dir={str(self._folder)!r}"
         return FitInterrupted(fact, f"to resume it, fit again with {same} and {folder}")
@@ -208,51 +230,41 @@ class Checkpoints:
         if self._path.exists():
             last = f"the last checkpoint is {self._path}"
             hint = f"{last}: start the same fit again, on any ranks"
-        fact = f"{error}. The fit ends after {self._state.steps_done} steps"
+        fact = f"{error}. The fit ends after {self._steps_done} steps"
         return LostRankError(fact, hint)
 
-    def _read(self, device: torch.device) -> _SavedCheckpoint:
-        """The last checkpoint; an error if it is damaged or of another fit."""
-        try:
-            saved = load(self._path, (_SavedCheckpoint,), device, sys.maxsize)
-        except ModelFileError as error:
-            hint = "It is the checkpoint of a fit; delete it to start the fit again"
-            raise ModelFileError(f"{error}. {hint}") from error
-        differences = []
-        for name in sorted({*saved.fingerprint, *self._fingerprint}):
-            before = saved.fingerprint.get(name)
-            now = self._fingerprint.get(name)
-            if before != now:
-                differences.append(f"{name} was {before} and is {now}")
-        if differences:
-            listed = "; ".join(differences)
-            fact = f"{self._path} is the checkpoint of another fit: {listed}"
-            hint = "repeat that fit to resume it, or use another checkpoint_dir"
-            raise CheckpointMismatchError(fact, hint)
-        return saved
+    @property
+    def _steps_done(self) -> int:
+        """The steps of the flow so far, for errors."""
+        if self._flow is None:
+            return 0
+        return self._flow.state.steps_done
 
-    def _write_or_warn(self, run: FlowRun, moving: Cloud) -> None:
+    def _write_or_warn(self, moving: Cloud) -> None:
+        """Write a checkpoint, or warn that it could not be written."""
         try:
-            self._write(run, moving)
+            self._write(moving)
         except OSError as error:  # a full disk is no reason to lose the fit
             fact = f"no checkpoint could be written to {self._path} ({error})"
             message = f"{fact}; the fit continues with the last one"
             warn_user(message, RuntimeWarning)
 
-    def _write(self, run: FlowRun, moving: Cloud) -> None:
+    def _write(self, moving: Cloud) -> None:
         """Write a checkpoint. If the main rank cannot, all ranks raise its OSError."""
-        failure = ""
-        state = run.state
-        x = self._gather(run.particles.x)
+        flow = self._flow
+        assert flow is not None, "a flow has begun"
+        state = flow.state
+        x = self._gather(flow.particles.x)
         coordinates = None
-        if moving is not run.particles:
+        if moving is not flow.particles:
             coordinates = self._gather(moving.x)
+        failure = ""
         if self._ranks.is_main:
-            saved = _SavedCheckpoint(
+            saved = SavedCheckpoint(
                 fingerprint=self._fingerprint,
-                seed=self.seed,
+                seed=self._seed,
                 steps=tuple(state.model_steps),
-                history=SavedHistory.from_columns(run.history.as_columns()),
+                history=SavedHistory.from_columns(flow.history.as_columns()),
                 x=x,
                 coordinates=coordinates,
                 stage_index=state.stage_index,
@@ -281,12 +293,32 @@ class Checkpoints:
         return torch.cat(parts, 1).numpy()
 
 
-def _restore(saved: _SavedCheckpoint, run: FlowRun) -> None:
+def _require_same_fit(
+    path: Path, saved: Mapping[str, str], own: Mapping[str, str]
+) -> None:
+    """Raise a `CheckpointMismatchError` unless two fingerprints are equal.
+
+    `saved` is that of the checkpoint at `path`, and `own` that of the fit.
+    """
+    differences = []
+    for name in sorted({*saved, *own}):
+        before = saved.get(name)
+        now = own.get(name)
+        if before != now:
+            differences.append(f"{name} was {before} and is {now}")
+    if differences:
+        listed = "; ".join(differences)
+        fact = f"{path} is the checkpoint of another fit: {listed}"
+        hint = "repeat that fit to resume it, or use another checkpoint_dir"
+        raise CheckpointMismatchError(fact, hint)
+
+
+def _restore(saved: SavedCheckpoint, flow: RunningFlow) -> None:
     """Take the particles, the state and the history from a checkpoint."""
-    x = run.particles.x
-    state = run.state
+    x = flow.particles.x
+    state = flow.state
     # Where this rank's particles are among those of all ranks.
-    own = slice(run.first_particle, run.first_particle + x.shape[1])
+    own = slice(flow.first_particle, flow.first_particle + x.shape[1])
     x.copy_(torch.from_numpy(saved.x)[:, own])
     if saved.coordinates is not None:
         coordinates = torch.from_numpy(saved.coordinates)[:, own]
@@ -298,31 +330,4 @@ def _restore(saved: _SavedCheckpoint, run: FlowRun) -> None:
     state.steps_skipped = saved.steps_skipped
     state.seconds = saved.seconds
     state.model_steps = list(saved.steps)
-    run.history.before = saved.history.as_columns()
-
-
-@contextmanager
-def _delayed_ctrl_c(*, only_first: bool) -> Iterator[threading.Event]:
-    """An event that Ctrl-C sets, instead of an interrupt in the middle of a step.
-
-    If `only_first`, a second Ctrl-C interrupts at once. With several ranks it does not:
-    torchrun repeats the signal that a rank received.
-    """
-    pressed = threading.Event()
-    usual_handler = signal.getsignal(signal.SIGINT)
-
-    def handle(*_: Any) -> None:
-        pressed.set()
-        if only_first:
-            signal.signal(signal.SIGINT, usual_handler)
-
-    # Only the main thread receives Ctrl-C, and only if it is not ignored.
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    replaces_handler = in_main_thread and callable(usual_handler)
-    if replaces_handler:
-        signal.signal(signal.SIGINT, handle)
-    try:
-        yield pressed
-    finally:
-        if replaces_handler:
-            signal.signal(signal.SIGINT, usual_handler)
+    flow.history.before = saved.history.as_columns()

@@ -22,6 +22,12 @@ Nothing that is read is trusted. Every dataclass becomes a type of msgspec with 
 fields, which checks classes, types and ranges as the annotations say. Arrays are
 checked by their `ArraySpec`. An object that is `SelfChecking` then raises a ValueError
 if its fields contradict each other.
+
+A dataclass is a `_SavedClass`, and each of its fields has a `_FieldType`, made of the
+annotation. Most values are plain: MessagePack has them, or they are large integers or
+bytes. For each other kind of values there is a `_Kind`, which says what its nodes are,
+and converts values to nodes and back. Only arrays of numbers are left to the object
+that has them, because their dimensions are compared with each other.
 """
 
 from __future__ import annotations
@@ -29,18 +35,20 @@ from __future__ import annotations
 import re
 import sys
 import types
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
-from functools import cache
 from typing import (
     TYPE_CHECKING,
     Annotated,
     Any,
     ClassVar,
+    Generic,
     Literal,
     NamedTuple,
     TypeAlias,
+    TypeGuard,
     TypeVar,
     Union,
     get_args,
@@ -62,6 +70,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 T = TypeVar("T")
+ValueT = TypeVar("ValueT")
+NodeT = TypeVar("NodeT")
 
 # The most bytes of an array of labels. The dtype says how much memory each label takes,
 # so a few bytes of a file could stand for gigabytes. Real labels take some kilobytes.
@@ -70,8 +80,8 @@ MAX_LABEL_BYTES = 1 << 28
 # a million digits would take long.
 MAX_DIGITS = 1000
 # How a header names a dtype of torch.
-_TorchDtype = Enum(  # type: ignore[misc]
-    "_TorchDtype", {name: name for name in get_args(DTypeName)}
+_TorchDtypeNode = Enum(  # type: ignore[misc]
+    "_TorchDtypeNode", {name: name for name in get_args(DTypeName)}
 )
 _PLAIN_TYPES = (str, int, float, bool, bytes, types.NoneType)
 # The kinds of dtypes of dates and durations, which numpy counts by integers.
@@ -84,11 +94,11 @@ def encode(value: object) -> tuple[bytes, dict[str, NDArray[Any]]]:
 
     Raises a ValueError for what `decode` would not accept.
     """
-    schema = _struct(type(value))
-    arrays: dict[str, NDArray[Any]] = {}
-    header = msgspec.msgpack.encode(_object_to_node(value, "", arrays))
+    saved_class = _saved_class(type(value))
+    arrays: _Arrays = {}
+    header = msgspec.msgpack.encode(saved_class.to_node(value, "", arrays))
     try:
-        msgspec.msgpack.decode(header, type=schema)
+        msgspec.msgpack.decode(header, type=saved_class.struct)
     except msgspec.ValidationError as error:
         raise ValueError(f"a file cannot hold this: {error}") from error
     return header, arrays
@@ -104,12 +114,13 @@ def decode(
 
     Raises a ValueError that says what does not fit.
     """
-    node = msgspec.msgpack.decode(header, type=_struct(cls))
-    reader = _Reader(dict(arrays), device)
-    value = reader.saved_object(node, "")
+    saved_class = _saved_class(cls)
+    node = msgspec.msgpack.decode(header, type=saved_class.struct)
+    source = _ArraySource(dict(arrays), device)
+    value = saved_class.to_object(node, "", source)
     assert isinstance(value, cls)
-    if reader.unread:
-        raise ValueError(f"it has arrays that nothing uses: {_short([*reader.unread])}")
+    if source.unread:
+        raise ValueError(f"it has arrays that nothing uses: {_short([*source.unread])}")
     return value
 
 
@@ -142,9 +153,8 @@ class _LabelTupleNode(_Node, tag="tuple"):
     labels: tuple[_LabelNode, ...]
 
 
-_LabelNode = (
-    str | int | float | bool | None | _LargeIntNode | _BytesNode | _LabelTupleNode
-)
+_PlainNode = str | int | float | bool | None | _LargeIntNode | _BytesNode
+_LabelNode = _PlainNode | _LabelTupleNode
 
 
 class _LabelArrayNode(_Node, tag="labels"):
@@ -155,86 +165,266 @@ class _LabelArrayNode(_Node, tag="labels"):
 
 
 class _ObjectNode(_Node):
-    """An object of a dataclass; `_struct` makes a subclass for each."""
+    """An object of a dataclass; each `_SavedClass` makes a subclass."""
 
-    saved_class: ClassVar[type]
+    saved_class: ClassVar[_SavedClass]
 
-
-# From annotations to types of msgspec
 
 # What msgspec takes as the type of a node: a class, or what typing makes of several.
 # Python has no type for these, nor for annotations, from which they are made.
 _Schema: TypeAlias = Any
 
-
-@cache
-def _saved_fields(cls: type) -> dict[str, Any]:
-    """The annotations of the fields that are in files, by name."""
-    annotations = get_type_hints(cls, include_extras=True)
-    return {
-        field.name: annotations[field.name]
-        for field in fields(cls)
-        if field.metadata.get("saved", True)
-    }
+# The packed arrays of a file, by the path of their field.
+_Arrays: TypeAlias = dict[str, NDArray[Any]]
 
 
-# The type of nodes of each dataclass that a file may hold. `encode` refuses objects of
-# other classes, such as a user's own.
-_STRUCTS: dict[type, type[_ObjectNode]] = {}
+@dataclass(eq=False)
+class _ArraySource:
+    """The arrays of a file, from which objects take theirs."""
+
+    unread: _Arrays  # those that no object has taken yet
+    device: torch.device | str  # of tensors
+
+    def take(self, path: str, spec: ArraySpec) -> NDArray[Any]:
+        """The array of the field at this path; a ValueError if it is missing."""
+        if path not in self.unread:
+            raise ValueError(f"the array {path} is missing")
+        return packing.unpack(self.unread.pop(path), spec.n_difference_axes)
+
+    def to_tensor(self, array: NDArray[Any]) -> Tensor:
+        """A tensor of an array that was taken."""
+        import torch  # files of tables have no tensors, and torch takes long to import
+
+        return torch.from_numpy(array).to(resolve_device(self.device))
 
 
-def _struct(cls: type) -> type[_ObjectNode]:
-    """The type of nodes of a dataclass: the same fields, all required."""
-    if cls not in _STRUCTS:
-        schemas = [
-            (name, _schema(annotation))
-            for name, annotation in _saved_fields(cls).items()
-        ]
-        struct: Any = msgspec.defstruct(
-            cls.__name__,
-            schemas,
-            bases=(_ObjectNode,),
-            namespace={"saved_class": cls},
-            tag=cls.__name__,
+# Kinds of values
+
+
+class _Kind(ABC, Generic[ValueT, NodeT]):
+    """A kind of values that are not plain.
+
+    Values and nodes are told apart by their form only. What they hold is checked by
+    msgspec, as the `schema` says.
+
+    Attributes
+    ----------
+    schema : the type of the nodes of these values
+    value_types : the Python types of the values
+    node_type : the Python type of the nodes
+    """
+
+    schema: _Schema
+    value_types: tuple[type, ...]
+    node_type: type
+
+    def has_value(self, value: object) -> TypeGuard[ValueT]:
+        """Whether a value is of this kind."""
+        return isinstance(value, self.value_types)
+
+    @abstractmethod
+    def to_node(self, value: ValueT, path: str, arrays: _Arrays) -> NodeT:
+        """The node of a value at a path; arrays inside of it are added to `arrays`."""
+
+    def has_node(self, node: object) -> TypeGuard[NodeT]:
+        """Whether a node is that of a value of this kind."""
+        return isinstance(node, self.node_type)
+
+    @abstractmethod
+    def to_value(self, node: NodeT, path: str, source: _ArraySource) -> ValueT:
+        """The value of a node at a path; arrays inside of it are those of `source`."""
+
+
+_AnyKind: TypeAlias = _Kind[Any, Any]
+
+
+class _FieldType(NamedTuple):
+    """What the annotation of a field, or of an item of a tuple, allows.
+
+    Attributes
+    ----------
+    schema : the type of nodes
+    kinds : the kinds of values that are not plain
+    array_kind : the arrays of numbers that the field may hold
+    """
+
+    schema: _Schema
+    kinds: tuple[_AnyKind, ...] = ()
+    array_kind: _ArrayKind | None = None
+
+    @classmethod
+    def of_kind(cls, kind: _AnyKind) -> _FieldType:
+        """The type of a field with values of one kind."""
+        return cls(kind.schema, (kind,))
+
+    def to_node(self, value: object, path: str, arrays: _Arrays) -> object:
+        """The node of a value that is not an array of numbers."""
+        for kind in self.kinds:
+            if kind.has_value(value):
+                return kind.to_node(value, path, arrays)
+        return _plain_to_node(value, path)
+
+    def to_value(self, node: object, path: str, source: _ArraySource) -> object:
+        """The value of a node that is not that of an array of numbers."""
+        for kind in self.kinds:
+            if kind.has_node(node):
+                return kind.to_value(node, path, source)
+        return _to_plain(node)
+
+
+class _TupleKind(_Kind[Sequence[object], tuple[object, ...]]):
+    """Tuples. Lists are written, too, and read as tuples.
+
+    Parameters
+    ----------
+    item_types : the types of the items; the one type of all if `any_length`
+    any_length : whether there may be any number of items
+    """
+
+    value_types = (tuple, list)
+    node_type = tuple
+
+    def __init__(self, item_types: Sequence[_FieldType], *, any_length: bool) -> None:
+        self.item_types = item_types
+        self.any_length = any_length
+        schemas = [item_type.schema for item_type in item_types]
+        if any_length:
+            schemas.append(...)
+        self.schema = types.GenericAlias(tuple, tuple(schemas))
+
+    def has_value(self, value: object) -> TypeGuard[Sequence[object]]:
+        if not isinstance(value, tuple | list):
+            return False
+        return self.any_length or len(value) == len(self.item_types)
+
+    def to_node(
+        self, value: Sequence[object], path: str, arrays: _Arrays
+    ) -> tuple[object, ...]:
+        return tuple(
+            item_type.to_node(item, item_path, arrays)
+            for item_type, item, item_path in self._typed_items(value, path)
         )
-        _STRUCTS[cls] = struct
-    return _STRUCTS[cls]
+
+    def to_value(
+        self, node: tuple[object, ...], path: str, source: _ArraySource
+    ) -> tuple[object, ...]:
+        return tuple(
+            item_type.to_value(item, item_path, source)
+            for item_type, item, item_path in self._typed_items(node, path)
+        )
+
+    def _typed_items(
+        self, items: Sequence[object], path: str
+    ) -> Iterator[tuple[_FieldType, object, str]]:
+        """The items with their types and paths."""
+        item_types = self.item_types
+        if self.any_length:
+            item_types = [item_types[0]] * len(items)
+        for i, (item_type, item) in enumerate(zip(item_types, items, strict=True)):
+            yield item_type, item, _join(path, str(i))
 
 
-_SCHEMAS: dict[Any, _Schema] = {
-    str: str,
-    int: int | _LargeIntNode,
-    float: float,
-    bool: bool,
-    types.NoneType: None,
-    bytes: _BytesNode,
-    Label: _LabelNode,
-}
+class _DictKind(_Kind[dict[object, object], dict[object, object]]):
+    """Dictionaries with plain keys."""
+
+    value_types = (dict,)
+    node_type = dict
+
+    def __init__(self, key_type: _FieldType, item_type: _FieldType) -> None:
+        self.item_type = item_type
+        self.schema = types.GenericAlias(dict, (key_type.schema, item_type.schema))
+
+    def to_node(
+        self, value: dict[object, object], path: str, arrays: _Arrays
+    ) -> dict[object, object]:
+        return {
+            key: self.item_type.to_node(item, _join(path, str(key)), arrays)
+            for key, item in value.items()
+        }
+
+    def to_value(
+        self, node: dict[object, object], path: str, source: _ArraySource
+    ) -> dict[object, object]:
+        return {
+            key: self.item_type.to_value(item, _join(path, str(key)), source)
+            for key, item in node.items()
+        }
 
 
-def _schema(annotation: Any) -> _Schema:
-    """The type by which msgspec checks the nodes of an annotation."""
-    if annotation in _SCHEMAS:
-        return _SCHEMAS[annotation]
-    if _is_torch_dtype_class(annotation):
-        return _TorchDtype
-    if isinstance(annotation, type) and is_dataclass(annotation):
-        return _struct(annotation)
-    origin = get_origin(annotation)
-    arguments = get_args(annotation)
-    if origin is Literal:
-        return annotation
-    if origin is Annotated:
-        return _annotated_schema(annotation, *arguments)
-    if origin in (Union, types.UnionType):
-        return _union_schema(arguments)
-    if origin is Sequence or (origin is tuple and arguments[-1] is ...):
-        return types.GenericAlias(tuple, (_schema(arguments[0]), ...))
-    if origin is tuple:
-        return types.GenericAlias(tuple, tuple(map(_schema, arguments)))
-    if origin in (dict, Mapping):
-        return types.GenericAlias(dict, tuple(map(_schema, arguments)))
-    raise TypeError(f"{annotation!r} cannot be written to a file")
+class _ObjectKind(_Kind[object, _ObjectNode]):
+    """Objects of a dataclass; msgspec checks that it is that of the field."""
+
+    node_type = _ObjectNode
+
+    def __init__(self, cls: type) -> None:
+        self.schema = _saved_class(cls).struct
+
+    def has_value(self, value: object) -> TypeGuard[object]:
+        return type(value) in _SAVED_CLASSES
+
+    def to_node(self, value: object, path: str, arrays: _Arrays) -> _ObjectNode:
+        return _SAVED_CLASSES[type(value)].to_node(value, path, arrays)
+
+    def to_value(self, node: _ObjectNode, path: str, source: _ArraySource) -> object:
+        return node.saved_class.to_object(node, path, source)
+
+
+class _TorchDtypeKind(_Kind["torch.dtype", _TorchDtypeNode]):
+    """Dtypes of torch, by name."""
+
+    schema = _TorchDtypeNode
+    node_type = _TorchDtypeNode
+
+    def has_value(self, value: object) -> TypeGuard[torch.dtype]:
+        return _is_torch_dtype_class(type(value))
+
+    def to_node(
+        self, value: torch.dtype, path: str, arrays: _Arrays
+    ) -> _TorchDtypeNode:
+        return _TorchDtypeNode(str(value).removeprefix("torch."))
+
+    def to_value(
+        self, node: _TorchDtypeNode, path: str, source: _ArraySource
+    ) -> torch.dtype:
+        import torch  # files of tables have no such dtypes; see `_ArraySource`
+
+        dtype: torch.dtype = getattr(torch, node.value)
+        return dtype
+
+
+class _LabelKind(_Kind[object, _LabelNode]):
+    """Labels: plain values, and tuples of labels."""
+
+    schema = _LabelNode
+    value_types = (object,)
+    node_type = object
+
+    def to_node(self, value: object, path: str, arrays: _Arrays) -> _LabelNode:
+        return _label_to_node(value, path)
+
+    def to_value(self, node: _LabelNode, path: str, source: _ArraySource) -> object:
+        return _to_label(node)
+
+
+class _LabelArrayKind(_Kind[NDArray[Any], _LabelArrayNode]):
+    """Arrays of labels."""
+
+    schema = _LabelArrayNode
+    value_types = (np.ndarray,)
+    node_type = _LabelArrayNode
+
+    def to_node(
+        self, value: NDArray[Any], path: str, arrays: _Arrays
+    ) -> _LabelArrayNode:
+        labels = tuple(_label_to_node(label, path) for label in _as_labels(value))
+        node = _LabelArrayNode(value.dtype.str, labels)
+        _to_label_array(node)  # raises a ValueError for labels that cannot be read
+        return node
+
+    def to_value(
+        self, node: _LabelArrayNode, path: str, source: _ArraySource
+    ) -> NDArray[Any]:
+        return _to_label_array(node)
 
 
 def _is_torch_dtype_class(type_: object) -> bool:
@@ -243,166 +433,10 @@ def _is_torch_dtype_class(type_: object) -> bool:
     return torch is not None and type_ is torch.dtype
 
 
-def _annotated_schema(annotation: Any, value_type: Any, metadata: object) -> _Schema:
-    """The type for ``Annotated[value_type, metadata]``."""
-    if isinstance(metadata, ArraySpec):
-        return _ArrayNode
-    if metadata == Label:
-        return _LabelArrayNode
-    if isinstance(metadata, msgspec.Meta):
-        return annotation
-    return _schema(metadata)  # `metadata` has the dataclasses that the field may hold
+# Plain values and labels
 
 
-def _union_schema(options: Sequence[Any]) -> _Schema:
-    """The type of a union.
-
-    msgspec allows one type of tuples in it. Several become tuples of any length with
-    items of any of their types: ``tuple[int, float] | tuple[int, float, int]``, which
-    `TableFlow` has, becomes ``tuple[int | float, ...]``.
-    """
-    tuples = [option for option in options if get_origin(option) is tuple]
-    schemas = [_schema(option) for option in options if option not in tuples]
-    if len(tuples) == 1:
-        schemas.append(_schema(tuples[0]))
-    if len(tuples) > 1:
-        items: list[Any] = []
-        for option in tuples:
-            items.extend(item for item in get_args(option) if item is not ...)
-        schemas.append(types.GenericAlias(tuple, (_union_schema(items), ...)))
-    return Union[tuple(schemas)]  # noqa: UP007 - they are known only now
-
-
-# Arrays of numbers
-
-
-class _ArrayKind(NamedTuple):
-    """What the annotation of a field says about the arrays that it may hold."""
-
-    container: type  # np.ndarray or Tensor
-    spec: ArraySpec
-
-
-@cache
-def _array_kinds(cls: type) -> dict[str, _ArrayKind]:
-    """The fields of a dataclass that may hold arrays of numbers."""
-    kinds = {}
-    for name, annotation in _saved_fields(cls).items():
-        for option in _options(annotation):
-            spec = getattr(option, "__metadata__", [None])[0]
-            if isinstance(spec, ArraySpec):
-                container = get_args(option)[0]
-                if not isinstance(container, type):  # numpy's NDArray[...]
-                    container = np.ndarray
-                kinds[name] = _ArrayKind(container, spec)
-    return kinds
-
-
-def _options(annotation: Any) -> Sequence[Any]:
-    """The types of a union, or the one type that it is."""
-    if get_origin(annotation) in (Union, types.UnionType):
-        return get_args(annotation)
-    return [annotation]
-
-
-def _has_label_arrays(options: Sequence[Any]) -> bool:
-    """Whether arrays of labels are among the types that a field may hold."""
-    return any(getattr(option, "__metadata__", None) == (Label,) for option in options)
-
-
-def _check_arrays(cls: type, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Raise a ValueError unless the arrays of an object, by field, fit `ArraySpec`."""
-    sizes: dict[str, int] = {}
-    for name, array in arrays.items():
-        spec = _array_kinds(cls)[name].spec
-        if array.dtype.name not in spec.dtypes:
-            raise ValueError(
-                f"{name} has dtype {array.dtype}; it must be one of {spec.dtypes}"
-            )
-        _check_shape(name, array.shape, spec.dims.split(), sizes)
-        if spec.finite and array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise ValueError(f"{name} holds NaN or infinity")
-        if spec.ge is not None and array.size and array.min() < spec.ge:
-            raise ValueError(f"{name} holds values below {spec.ge}")
-
-
-def _check_shape(
-    name: str, shape: tuple[int, ...], dims: Sequence[str], sizes: dict[str, int]
-) -> None:
-    """Compare a shape with its dimensions; `sizes` are those of the object so far."""
-    if len(shape) != len(dims):
-        raise ValueError(f"{name} has shape {shape}; its dimensions must be {dims}")
-    for dim, size in zip(dims, shape, strict=True):
-        if dim.isdigit():
-            expected = int(dim)
-        else:
-            expected = sizes.setdefault(dim, size)
-        if size != expected:
-            raise ValueError(f"{name} has shape {shape}, but {dim} is {expected}")
-
-
-# Writing
-
-
-def _object_to_node(
-    value: object, path: str, arrays: dict[str, NDArray[Any]]
-) -> _ObjectNode:
-    """The node of a dataclass's object; its arrays are added to `arrays`, by path."""
-    cls: type = type(value)
-    own_arrays = {
-        name: np.asarray(from_tensor(getattr(value, name)))
-        for name, kind in _array_kinds(cls).items()
-        if isinstance(getattr(value, name), kind.container)
-    }
-    _check_arrays(cls, own_arrays)
-    _check_object(value)
-    for name, array in own_arrays.items():
-        spec = _array_kinds(cls)[name].spec
-        arrays[_join(path, name)] = packing.pack(array, spec.n_difference_axes)
-
-    nodes: dict[str, object] = {}
-    for name, annotation in _saved_fields(cls).items():
-        item = getattr(value, name)
-        item_path = _join(path, name)
-        options = _options(annotation)
-        if name in own_arrays:
-            nodes[name] = _ArrayNode()
-        elif annotation == Label:
-            nodes[name] = _label_to_node(item, item_path)
-        elif tuple[Label, ...] in options and isinstance(item, tuple | list):
-            nodes[name] = [_label_to_node(label, item_path) for label in item]
-        elif _has_label_arrays(options) and isinstance(item, np.ndarray):
-            nodes[name] = _label_array_to_node(item, item_path)
-        else:
-            nodes[name] = _to_node(item, item_path, arrays)
-    return _STRUCTS[cls](**nodes)
-
-
-def _to_node(value: object, path: str, arrays: dict[str, NDArray[Any]]) -> object:
-    """The node of any value but an array or a label."""
-    if type(value) in _STRUCTS:
-        return _object_to_node(value, path, arrays)
-    if _is_torch_dtype_class(type(value)):
-        return str(value).removeprefix("torch.")
-    if isinstance(value, tuple | list):
-        return [
-            _to_node(item, _join(path, str(i)), arrays) for i, item in enumerate(value)
-        ]
-    if isinstance(value, dict):
-        return {
-            key: _to_node(item, _join(path, key), arrays) for key, item in value.items()
-        }
-    return _scalar_to_node(value, path)
-
-
-def _label_to_node(label: object, path: str) -> _LabelNode:
-    """The node of one label. A label that is a tuple has a node of its own kind."""
-    if isinstance(label, tuple):
-        return _LabelTupleNode(tuple(_label_to_node(item, path) for item in label))
-    return _scalar_to_node(label, path)
-
-
-def _scalar_to_node(value: object, path: str) -> _LabelNode:
+def _plain_to_node(value: object, path: str) -> _PlainNode:
     """A number or text as Python's own type."""
     if isinstance(value, np.generic):
         value = value.item()
@@ -416,104 +450,36 @@ def _scalar_to_node(value: object, path: str) -> _LabelNode:
     return value
 
 
-def _label_array_to_node(array: NDArray[Any], path: str) -> _LabelArrayNode:
-    """The node of an array of labels."""
-    labels = tuple(_label_to_node(label, path) for label in _as_labels(array))
-    node = _LabelArrayNode(array.dtype.str, labels)
-    _label_array(node)  # raises a ValueError for labels that could not be read again
-    return node
-
-
-# Reading
-
-
-@dataclass(eq=False)
-class _Reader:
-    """Makes objects from the nodes of a header."""
-
-    unread: dict[str, NDArray[Any]]  # the packed arrays that no object has taken yet
-    device: torch.device | str  # of tensors
-
-    def saved_object(self, node: _ObjectNode, path: str) -> object:
-        """The object of a dataclass, checked."""
-        cls = node.saved_class
-        arrays = {
-            name: self._array(_join(path, name), kind.spec)
-            for name, kind in _array_kinds(cls).items()
-            if isinstance(getattr(node, name), _ArrayNode)
-        }
-        values = {}
-        try:
-            _check_arrays(cls, arrays)
-            for name in _saved_fields(cls):
-                if name not in arrays:
-                    values[name] = self.value(getattr(node, name), _join(path, name))
-                elif _array_kinds(cls)[name].container is np.ndarray:
-                    values[name] = arrays[name]
-                else:
-                    values[name] = self._tensor(arrays[name])
-            value = cls(**values)
-            _check_object(value)
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"{cls.__name__}: {error}") from error
-        return value
-
-    def value(self, node: object, path: str) -> object:
-        """The value of any node."""
-        if isinstance(node, _ObjectNode):
-            return self.saved_object(node, path)
-        if isinstance(node, tuple):
-            return tuple(
-                self.value(item, _join(path, str(i))) for i, item in enumerate(node)
-            )
-        if isinstance(node, dict):
-            return {
-                key: self.value(item, _join(path, str(key)))
-                for key, item in node.items()
-            }
-        if isinstance(node, _TorchDtype):
-            return _torch_dtype(node.value)
-        if isinstance(node, _LabelArrayNode):
-            return _label_array(node)
-        return _label(node)
-
-    def _array(self, path: str, spec: ArraySpec) -> NDArray[Any]:
-        if path not in self.unread:
-            raise ValueError(f"the array {path} is missing")
-        return packing.unpack(self.unread.pop(path), spec.n_difference_axes)
-
-    def _tensor(self, array: NDArray[Any]) -> Tensor:
-        import torch  # files of tables have no tensors, and torch takes long to import
-
-        return torch.from_numpy(array).to(resolve_device(self.device))
-
-
-def _torch_dtype(name: str) -> torch.dtype:
-    """The dtype of torch of this name."""
-    import torch  # as above
-
-    dtype: torch.dtype = getattr(torch, name)
-    return dtype
-
-
-def _label(node: object) -> object:
-    """The label, number or text of a node."""
+def _to_plain(node: object) -> object:
+    """The number or text of a node."""
     if isinstance(node, _LargeIntNode):
         return int(node.digits, 16)
-    if isinstance(node, _LabelTupleNode):
-        return tuple(map(_label, node.labels))
     if isinstance(node, _BytesNode):
         return node.content
     return node
 
 
-def _label_array(node: _LabelArrayNode) -> NDArray[Any]:
+def _label_to_node(label: object, path: str) -> _LabelNode:
+    """The node of one label. A label that is a tuple has a node of its own kind."""
+    if isinstance(label, tuple):
+        return _LabelTupleNode(tuple(_label_to_node(item, path) for item in label))
+    return _plain_to_node(label, path)
+
+
+def _to_label(node: object) -> object:
+    """The label of a node."""
+    if isinstance(node, _LabelTupleNode):
+        return tuple(map(_to_label, node.labels))
+    return _to_plain(node)
+
+
+def _to_label_array(node: _LabelArrayNode) -> NDArray[Any]:
     """The array of labels of a node; a ValueError if labels are not of its dtype."""
     # numpy would accept more than names of types: lists of them, and worse.
     if not _LABEL_DTYPE.fullmatch(node.dtype):
         raise ValueError(f"{node.dtype!r:.60} is not a dtype of labels")
     dtype = np.dtype(node.dtype)
-    labels = list(map(_label, node.labels))
+    labels = list(map(_to_label, node.labels))
     if dtype.itemsize * len(labels) > MAX_LABEL_BYTES:
         raise ValueError(f"{len(labels)} labels of dtype {dtype} are too many")
     array: NDArray[Any]
@@ -538,6 +504,222 @@ def _as_labels(array: NDArray[Any]) -> list[object]:
             label = label.item()
         labels.append(label)
     return labels
+
+
+# From annotations to types of fields
+
+
+_SIMPLE_TYPES: dict[object, _FieldType] = {
+    str: _FieldType(str),
+    int: _FieldType(int | _LargeIntNode),
+    float: _FieldType(float),
+    bool: _FieldType(bool),
+    types.NoneType: _FieldType(None),
+    bytes: _FieldType(_BytesNode),
+    Label: _FieldType.of_kind(_LabelKind()),
+}
+
+
+def _field_type(annotation: Any) -> _FieldType:
+    """The type of a field with this annotation."""
+    if annotation in _SIMPLE_TYPES:
+        return _SIMPLE_TYPES[annotation]
+    if _is_torch_dtype_class(annotation):
+        return _FieldType.of_kind(_TorchDtypeKind())
+    if isinstance(annotation, type) and is_dataclass(annotation):
+        return _FieldType.of_kind(_ObjectKind(annotation))
+    origin = get_origin(annotation)
+    arguments = get_args(annotation)
+    if origin is Literal:
+        return _FieldType(annotation)
+    if origin is Annotated:
+        return _annotated_type(annotation, *arguments)
+    if origin in (Union, types.UnionType):
+        return _union_type(arguments)
+    if origin is Sequence or (origin is tuple and arguments[-1] is ...):
+        item_type = _field_type(arguments[0])
+        return _FieldType.of_kind(_TupleKind([item_type], any_length=True))
+    if origin is tuple:
+        item_types = [_field_type(argument) for argument in arguments]
+        return _FieldType.of_kind(_TupleKind(item_types, any_length=False))
+    if origin in (dict, Mapping):
+        return _FieldType.of_kind(_DictKind(*map(_field_type, arguments)))
+    raise TypeError(f"{annotation!r} cannot be written to a file")
+
+
+def _annotated_type(annotation: Any, value_type: Any, metadata: object) -> _FieldType:
+    """The type of a field of ``Annotated[value_type, metadata]``."""
+    if isinstance(metadata, ArraySpec):
+        container = value_type
+        if not isinstance(container, type):  # numpy's NDArray[...]
+            container = np.ndarray
+        return _FieldType(_ArrayNode, array_kind=_ArrayKind(container, metadata))
+    if metadata == Label:
+        return _FieldType.of_kind(_LabelArrayKind())
+    if isinstance(metadata, msgspec.Meta):
+        return _FieldType(annotation)
+    return _field_type(metadata)  # the dataclasses that the field may hold
+
+
+def _union_type(options: Sequence[Any]) -> _FieldType:
+    """The type of a field that may hold one of several.
+
+    msgspec allows one type of tuples in it. Several become tuples of any length with
+    items of any of their types: ``tuple[int, float] | tuple[int, float, int]``, which
+    `TableFlow` has, becomes ``tuple[int | float, ...]``.
+    """
+    tuples = [option for option in options if get_origin(option) is tuple]
+    option_types = [_field_type(option) for option in options if option not in tuples]
+    if len(tuples) == 1:
+        option_types.append(_field_type(tuples[0]))
+    if len(tuples) > 1:
+        items: list[Any] = []
+        for option in tuples:
+            items.extend(item for item in get_args(option) if item is not ...)
+        several_tuples = _TupleKind([_union_type(items)], any_length=True)
+        option_types.append(_FieldType.of_kind(several_tuples))
+
+    schemas = []
+    kinds: list[_AnyKind] = []
+    array_kind = None
+    for option_type in option_types:
+        schemas.append(option_type.schema)
+        kinds.extend(option_type.kinds)
+        array_kind = option_type.array_kind or array_kind
+    schema: _Schema = Union[tuple(schemas)]  # noqa: UP007 - they are known only now
+    return _FieldType(schema, tuple(kinds), array_kind)
+
+
+# Dataclasses and their arrays of numbers
+
+
+class _ArrayKind(NamedTuple):
+    """The arrays of numbers that a field may hold."""
+
+    container: type  # np.ndarray or Tensor
+    spec: ArraySpec
+
+
+class _SavedClass:
+    """A dataclass that a file may hold.
+
+    Attributes
+    ----------
+    cls : the dataclass
+    field_types : the types of its fields that are in files, by name
+    array_kinds : the arrays of numbers that they may hold, by name
+    struct : the type of its nodes, which have the same fields, all required
+    """
+
+    def __init__(self, cls: type) -> None:
+        self.cls = cls
+        annotations = get_type_hints(cls, include_extras=True)
+        self.field_types = {
+            field.name: _field_type(annotations[field.name])
+            for field in fields(cls)
+            if field.metadata.get("saved", True)
+        }
+        self.array_kinds = {
+            name: field_type.array_kind
+            for name, field_type in self.field_types.items()
+            if field_type.array_kind is not None
+        }
+        struct: Any = msgspec.defstruct(
+            cls.__name__,
+            [(name, type_.schema) for name, type_ in self.field_types.items()],
+            bases=(_ObjectNode,),
+            namespace={"saved_class": self},
+            tag=cls.__name__,
+        )
+        self.struct: type[_ObjectNode] = struct
+
+    def to_node(self, value: object, path: str, arrays: _Arrays) -> _ObjectNode:
+        """The node of an object; its arrays are added to `arrays`, by path."""
+        own_arrays = {
+            name: np.asarray(from_tensor(getattr(value, name)))
+            for name, kind in self.array_kinds.items()
+            if isinstance(getattr(value, name), kind.container)
+        }
+        self._check_arrays(own_arrays)
+        _check_object(value)
+        nodes: dict[str, object] = {}
+        for name, field_type in self.field_types.items():
+            field_path = _join(path, name)
+            if name in own_arrays:
+                n_difference_axes = self.array_kinds[name].spec.n_difference_axes
+                arrays[field_path] = packing.pack(own_arrays[name], n_difference_axes)
+                nodes[name] = _ArrayNode()
+            else:
+                item = getattr(value, name)
+                nodes[name] = field_type.to_node(item, field_path, arrays)
+        return self.struct(**nodes)
+
+    def to_object(self, node: _ObjectNode, path: str, source: _ArraySource) -> object:
+        """The object of a node, checked."""
+        own_arrays = {
+            name: source.take(_join(path, name), kind.spec)
+            for name, kind in self.array_kinds.items()
+            if isinstance(getattr(node, name), _ArrayNode)
+        }
+        values: dict[str, object] = {}
+        try:
+            self._check_arrays(own_arrays)
+            for name, field_type in self.field_types.items():
+                if name not in own_arrays:
+                    values[name] = field_type.to_value(
+                        getattr(node, name), _join(path, name), source
+                    )
+                elif self.array_kinds[name].container is np.ndarray:
+                    values[name] = own_arrays[name]
+                else:
+                    values[name] = source.to_tensor(own_arrays[name])
+            value: object = self.cls(**values)
+            _check_object(value)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{self.cls.__name__}: {error}") from error
+        return value
+
+    def _check_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Raise a ValueError unless an object's arrays, by field, fit `ArraySpec`."""
+        sizes: dict[str, int] = {}
+        for name, array in arrays.items():
+            spec = self.array_kinds[name].spec
+            if array.dtype.name not in spec.dtypes:
+                raise ValueError(
+                    f"{name} has dtype {array.dtype}; it must be one of {spec.dtypes}"
+                )
+            _check_shape(name, array.shape, spec.dims.split(), sizes)
+            if spec.finite and array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise ValueError(f"{name} holds NaN or infinity")
+            if spec.ge is not None and array.size and array.min() < spec.ge:
+                raise ValueError(f"{name} holds values below {spec.ge}")
+
+
+# The dataclasses that a file may hold. `encode` refuses objects of other classes, such
+# as a user's own.
+_SAVED_CLASSES: dict[type, _SavedClass] = {}
+
+
+def _saved_class(cls: type) -> _SavedClass:
+    """What is known of a dataclass, found out once."""
+    if cls not in _SAVED_CLASSES:
+        _SAVED_CLASSES[cls] = _SavedClass(cls)
+    return _SAVED_CLASSES[cls]
+
+
+def _check_shape(
+    name: str, shape: tuple[int, ...], dims: Sequence[str], sizes: dict[str, int]
+) -> None:
+    """Compare a shape with its dimensions; `sizes` are those of the object so far."""
+    if len(shape) != len(dims):
+        raise ValueError(f"{name} has shape {shape}; its dimensions must be {dims}")
+    for dim, size in zip(dims, shape, strict=True):
+        if dim.isdigit():
+            expected = int(dim)
+        else:
+            expected = sizes.setdefault(dim, size)
+        if size != expected:
+            raise ValueError(f"{name} has shape {shape}, but {dim} is {expected}")
 
 
 def _check_object(value: object) -> None:

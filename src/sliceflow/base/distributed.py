@@ -45,9 +45,10 @@ def across_ranks(spec: FlowSpec, ranks: Communicator) -> FlowSpec:
 def _transport_across_ranks(
     transport: Transport, ranks: Communicator, is_axis_stage: bool
 ) -> Transport:
+    """The transport that fits maps to the clouds of all ranks as this one does."""
     if isinstance(transport, ShrunkTransport):
-        summed = _transport_across_ranks(transport.transport, ranks, is_axis_stage)
-        return replace(transport, transport=summed, sum_over_ranks=ranks.sum_)
+        inner = _transport_across_ranks(transport.transport, ranks, is_axis_stage)
+        return replace(transport, transport=inner, sum_over_ranks=ranks.sum_)
     if is_axis_stage and not isinstance(transport, HistogramTransport):
         transport = HistogramTransport(_AXIS_BINS)
     if not isinstance(transport, HistogramTransport):
@@ -122,6 +123,7 @@ class DistributedHistogramTransport:
             )
         weights = batch.weights
         if weights is not None and not batch.has_data:
+            # The point of weight 0 that stands for no data would widen the range.
             z_q = z_q[:, :0]
             weights = weights[:0]
         range_p, range_q = self._over_ranks(_Range.of([z_p]), _Range.of([z_q]))
@@ -185,10 +187,11 @@ class DistributedHistogramTransport:
         """The counts (C·h, B) of this rank's values, in bins of a range."""
         backend = kernels.for_tensor(parts[0])
         h = len(parts[0])
+        lo_by_part = range_.lo.view(-1, h)  # (C, h)
+        hi_by_part = range_.hi.view(-1, h)
+        n_bins = self.histogram.n_bins
         counts = [
-            backend.bin_counts(z, part_lo, part_hi, self.histogram.n_bins, weights)
-            for z, part_lo, part_hi in zip(
-                parts, range_.lo.view(-1, h), range_.hi.view(-1, h), strict=True
-            )
+            backend.bin_counts(z, lo, hi, n_bins, weights)
+            for z, lo, hi in zip(parts, lo_by_part, hi_by_part, strict=True)
         ]
         return torch.cat(counts)

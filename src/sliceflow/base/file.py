@@ -48,9 +48,10 @@ MEMORY_PER_ARRAY_BYTE = 3
 # level 3 is four times as fast with files up to 5 % larger, and level 19 is ten times
 # as slow with files up to 10 % smaller.
 COMPRESSION_LEVEL = 9
-# Files of sliceflow 0.3.0 and before were safetensors with a text of JSON.
-OLD_FILE = re.compile(
-    rb'"sliceflow":"(\{\\"format\\":1,\\"library\\":\\"([\w.]+)|post)'
+# Files of format 1, by sliceflow 0.3.0 and before, were safetensors with a text of
+# JSON. That of an estimator named its version, that of a posterior did not.
+FORMAT_1 = re.compile(
+    rb'"sliceflow":"(\{\\"format\\":1,\\"library\\":\\"(?P<version>[\w.]+)|post)'
 )
 
 
@@ -58,9 +59,10 @@ class ModelFileError(ValueError):
     """A model file that cannot be used. The message names it and says what is wrong."""
 
 
-# Errors of objects in a file that pass every check of types and shapes and still do not
-# fit together. torch raises RuntimeErrors, and pandas NotImplementedErrors.
-WRONG_CONTENT = (
+# The errors that objects of a file raise if they pass every check of types and shapes
+# and still do not fit together. torch raises RuntimeErrors, and pandas
+# NotImplementedErrors, which are RuntimeErrors, too.
+CONTENT_ERRORS = (
     ValueError,
     TypeError,
     ArithmeticError,
@@ -85,7 +87,7 @@ def as_model_file_errors(path: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except ModelFileError:
         raise
-    except WRONG_CONTENT as error:
+    except CONTENT_ERRORS as error:
         raise ModelFileError(f"{os.fspath(path)}: {error}") from error
     except MemoryError as error:
         raise ModelFileError(f"{os.fspath(path)} does not fit into memory") from error
@@ -188,7 +190,7 @@ def parse(
     The `budget` counts memory before it is allocated. Raises a ValueError if the file
     is damaged, or of another format.
     """
-    _check_age(content)
+    _check_not_format_1(content)
     tensors = _unzip(content, budget)
     if HEADER not in tensors:
         raise ValueError("it has no header")
@@ -204,10 +206,11 @@ def parse(
     return envelope.class_name, bytes(envelope.header), tensors
 
 
-def _check_age(content: bytes) -> None:
-    old = OLD_FILE.search(content[:300])
+def _check_not_format_1(content: bytes) -> None:
+    """Raise a ValueError for a file of an old version, which is not compressed."""
+    old = FORMAT_1.search(content[:300])
     if old is not None:
-        version = (old[2] or b"0.3.0").decode()
+        version = (old["version"] or b"0.3.0").decode()
         raise ValueError(
             f"it was written by sliceflow {version} in format 1, which is no longer "
             "read; fit and save the model again"
@@ -235,6 +238,7 @@ def _unzip(content: bytes, budget: MemoryBudget) -> dict[str, NDArray[Any]]:
 
 
 def _check_header_size(size: int, budget: MemoryBudget) -> None:
+    """Count the memory of a header; a ValueError if it is too large."""
     if size > MAX_HEADER_SIZE:
         raise ValueError(
             f"it has a header of {size} bytes; at most {MAX_HEADER_SIZE} are allowed"

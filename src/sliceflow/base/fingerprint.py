@@ -22,7 +22,7 @@ from sliceflow.validation import from_tensor, is_int
 
 # Parameters that are left out: the device and the seed have texts of their own, and
 # printing changes no result.
-_OTHER_PARAMETERS = ("device", "verbose", "random_state")
+_LEFT_OUT_PARAMETERS = ("device", "verbose", "random_state")
 # Sums of hashes are taken modulo this number, so that they fit into 64 bits.
 _MODULUS = 1 << 62
 
@@ -51,7 +51,7 @@ def fingerprint(
         "random_state": repr(seed),
     }
     for name, value in settings.items():
-        if name not in _OTHER_PARAMETERS:
+        if name not in _LEFT_OUT_PARAMETERS:
             texts[name] = _setting_as_text(value)
     return texts | digests
 
@@ -101,13 +101,13 @@ def digest(
         return "None"
     if shard is None:
         shard = Shard(0, len(array), len(array))
-    local_sum = 0
+    own_sum = 0
     for index, content in enumerate(_row_contents(array), shard.first):
         row_hash = hashlib.blake2b(b"%d " % index + content, digest_size=7)
-        local_sum += int.from_bytes(row_hash.digest())
-    total = int(ranks.sum_(torch.tensor([local_sum % _MODULUS]))) % _MODULUS
+        own_sum += int.from_bytes(row_hash.digest())
+    sum_of_all = int(ranks.sum_(torch.tensor([own_sum % _MODULUS])))
     shape = (shard.total, *array.shape[1:])
-    return f"{array.dtype} {shape} #{total:016x}"
+    return f"{array.dtype} {shape} #{sum_of_all % _MODULUS:016x}"
 
 
 def _row_contents(array: NDArray[Any]) -> list[bytes]:

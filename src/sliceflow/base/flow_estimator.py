@@ -13,7 +13,6 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
@@ -31,7 +30,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sliceflow.base.checkpoints import Checkpoints, FlowRun
+from sliceflow.base.checkpoints import Checkpoints, RunningFlow, read_checkpoint
 from sliceflow.base.estimator import (
     Estimator,
     draws_per_scored_row,
@@ -49,7 +48,7 @@ from sliceflow.base.protocols import (
     PlannedFlowFit,
     PlanT,
 )
-from sliceflow.base.ranks import ONE_PROCESS, Communicator
+from sliceflow.base.ranks import ONE_PROCESS, Communicator, listeners_across_ranks
 from sliceflow.base.rows import Conditions
 from sliceflow.base.saving import FitRecord, save
 from sliceflow.engine.batches import Target
@@ -236,20 +235,19 @@ class FlowEstimator(
         keep: bool,
     ) -> PlannedFlowFit[FlowRowsT, FittedFlowT, PlanT]:
         """The fit with checkpoints. It resumes from the last one, if there is one."""
-        device = torch.device(planned_fit.plan.device)
+        last = read_checkpoint(folder, torch.device(planned_fit.plan.device))
+        if last is not None and self.random_state is None:
+            adapter = self._adapter(ranks=planned_fit.ranks)
+            planned_fit = adapter.plan_fit(planned_fit.rows, last.seed)
         checkpoints = Checkpoints(
             folder,
             every,
             self._fingerprint(planned_fit),
             planned_fit.seed,
             planned_fit.ranks,
-            device,
             keep,
+            last,
         )
-        if checkpoints.seed != planned_fit.seed:
-            # The checkpoint is that of a fit with random_state=None.
-            adapter = self._adapter(ranks=planned_fit.ranks)
-            planned_fit = adapter.plan_fit(planned_fit.rows, checkpoints.seed)
         return planned_fit.with_checkpoints(checkpoints)
 
     def prepare(
@@ -604,7 +602,7 @@ def run_flow(
     listeners: Sequence[FlowListener],
     ranks: Communicator,
     checkpoints: Checkpoints | None,
-) -> FlowRun:
+) -> RunningFlow:
     """Move this rank's particles to the end of the flow, in place: `simulate` in a fit.
 
     With `checkpoints`, this goes on where the last one ended, and writes more. Call it
@@ -612,12 +610,12 @@ def run_flow(
     """
     state = FlowState()
     history = History()
-    all_listeners = [history, *ranks.synchronized(listeners)]
-    run = FlowRun(particles, particle_rng.first, state, history, all_listeners)
+    all_listeners = [history, *listeners_across_ranks(listeners, ranks)]
+    run = RunningFlow(particles, particle_rng.first, state, history, all_listeners)
     after_step: Callable[[Cloud], None] = do_nothing
     if checkpoints is not None:
         checkpoints.resume(run)
-        after_step = partial(checkpoints.save_if_due, run)
+        after_step = checkpoints.save_if_due
     simulate(
         spec,
         particles,

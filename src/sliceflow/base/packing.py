@@ -43,12 +43,13 @@ def _differences(array: NDArray[Any], n_axes: int) -> NDArray[Any]:
     """Differences of the bits as integers, modulo 2^bits.
 
     The differences 0, −1, 1, −2, … become 0, 1, 2, 3, …, so that the high bytes of
-    small differences are zeros, whatever their sign.
+    small differences are zeros, whatever their sign. Protocol Buffers have this code,
+    too, by the name of zigzag.
     """
-    whole = array.view(f"u{array.itemsize}")
+    integers = array.view(f"u{array.itemsize}")
     for axis in range(-n_axes, 0):
-        whole = np.diff(whole, axis=axis, prepend=whole.dtype.type(0))
-    signed = whole.view(f"i{array.itemsize}")
+        integers = np.diff(integers, axis=axis, prepend=integers.dtype.type(0))
+    signed = integers.view(f"i{array.itemsize}")
     sign = signed >> (8 * array.itemsize - 1)  # 0 or −1
     codes: NDArray[Any] = (signed << 1) ^ sign
     return codes.view(array.dtype)
@@ -58,7 +59,7 @@ def _sums(differences: NDArray[Any], n_axes: int) -> NDArray[Any]:
     """The array from which `_differences` were taken."""
     codes = differences.view(f"u{differences.itemsize}")
     sign = ~(codes & 1) + codes.dtype.type(1)  # 0 or all bits
-    whole: NDArray[Any] = (codes >> 1) ^ sign
+    integers: NDArray[Any] = (codes >> 1) ^ sign
     for axis in range(-n_axes, 0):
-        whole = np.cumsum(whole, axis=axis, dtype=whole.dtype)
-    return whole.view(differences.dtype)
+        integers = np.cumsum(integers, axis=axis, dtype=integers.dtype)
+    return integers.view(differences.dtype)

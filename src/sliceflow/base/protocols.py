@@ -9,7 +9,7 @@ tried depends on the kind of data (docs/architecture.md, "Follow a fit"). But to
 fit of pictures copies them to the device, and may divide them into clusters.
 
 A planned fit that moves particles has `base.flow_estimator.run_flow` move them, which
-gives a `FlowRun`.
+gives a `RunningFlow`.
 
 Who does what, for each kind of data (classes need not derive from a protocol: mypy
 compares their methods):

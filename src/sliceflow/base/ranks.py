@@ -13,7 +13,7 @@ import datetime
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar, overload
@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar, overloa
 import numpy as np
 from numpy.typing import NDArray
 
-from sliceflow.arrays import Floats
 from sliceflow.dataframes import as_dataframe, column_names
 from sliceflow.devices import resolve_device
 from sliceflow.engine.events import EventListener, EventT, notify
@@ -42,9 +41,6 @@ __all__ = [
     "joined",
     "under_torchrun",
 ]
-
-# `Communicator.mean` adds up this many values at a time: 8 MB of float64.
-VALUES_PER_CHUNK = 1 << 20
 
 ValueT = TypeVar("ValueT")
 DTypeT = TypeVar("DTypeT", bound=np.generic)
@@ -149,7 +145,7 @@ class Communicator:
         return Shard(first, end - first, total)
 
     def own_rows(self, rows: SliceableT) -> SliceableT:
-        """This rank's equal part of `rows`, of which every rank has all."""
+        """This rank's part of `rows`, of which every rank has all."""
         return rows[self.own_shard(len(rows)).slice]
 
     def shard_by_counts(self, count: int, data_kind: str = "rows") -> Shard:
@@ -189,10 +185,10 @@ class Communicator:
 
     def require_equal(self, settings: dict[str, str]) -> None:
         """Raise a `RankMismatchError` unless all ranks have the same settings."""
-        for rank, others in enumerate(self.all_gather_objects(settings)):
+        for rank, rank_settings in enumerate(self.all_gather_objects(settings)):
             differences = []
-            for name in sorted({*settings, *others}):
-                other = others.get(name)
+            for name in sorted({*settings, *rank_settings}):
+                other = rank_settings.get(name)
                 own = settings.get(name)
                 if other != own:
                     differences.append(
@@ -213,7 +209,10 @@ class Communicator:
         return self._reduce(t, "MIN")
 
     def max_int(self, number: int) -> int:
-        """The largest of the ranks' numbers; CPUs send it, without waiting for GPUs."""
+        """The largest of the ranks' numbers.
+
+        The message goes from CPU to CPU, and does not wait for GPUs.
+        """
         import torch
 
         return -int(self.minimum_(torch.tensor([-number])))
@@ -245,9 +244,10 @@ class Communicator:
         """Send the value of rank 0 to all ranks, and return it."""
         if self.size == 1:
             return value
-        sent = [value] if self.is_main else []
-        (of_rank_0,) = self.all_gather_objects(sent)[0]
-        return of_rank_0
+        own_message = [value] if self.is_main else []  # only rank 0 sends something
+        messages = self.all_gather_objects(own_message)
+        (value_of_rank_0,) = messages[0]
+        return value_of_rank_0
 
     def iter_points(self, t: Tensor) -> Iterator[tuple[int, Tensor]]:
         """The points t (…, n) of every rank, in turn.
@@ -282,8 +282,7 @@ class Communicator:
         gathered = t.new_empty(len(t), len(indices))
         for first, part in self.iter_points(t):
             is_in_part = (indices >= first) & (indices < first + part.shape[1])
-            wanted = is_in_part.nonzero()[:, 0]
-            gathered[:, wanted] = part[:, indices[wanted] - first]
+            gathered[:, is_in_part] = part[:, indices[is_in_part] - first]
         return gathered
 
     @overload
@@ -312,94 +311,6 @@ class Communicator:
             return array
         return as_dataframe(array, names)
 
-    def mean(self, rows: NDArray[Any], n: int) -> Floats:
-        """The mean (d,) of each column over the n rows of all ranks.
-
-        `rows` (k, d) are those of this rank. The bits do not depend on how the rows are
-        spread over ranks.
-        """
-        return self._exact_mean(rows, n, _as_float64)
-
-    def mean_square(self, rows: NDArray[Any], n: int, about: NDArray[Any]) -> Floats:
-        """The mean (d,) of (rows − about)² over the n rows of all ranks.
-
-        `rows` (k, d) are those of this rank, `about` is (d,). See `mean`.
-        """
-
-        def squares_of(block: NDArray[Any]) -> Floats:
-            return np.asarray(np.square(_as_float64(block) - about))
-
-        return self._exact_mean(rows, n, squares_of)
-
-    def _exact_mean(
-        self,
-        rows: NDArray[Any],
-        n: int,
-        values_of: Callable[[NDArray[Any]], Floats],
-    ) -> Floats:
-        """The mean (d,) over n rows of all ranks of the values of each row.
-
-        `values_of` gives them for this rank's rows (k, d), block by block.
-
-        A sum of floats depends on their order, and a flow amplifies such differences.
-        So integers are added, which is exact however the rows are spread over ranks.
-        If 2ᵉ is above all magnitudes in a column, a value is rounded to a·2ᵉ⁻³⁰ +
-        b·2ᵉ⁻⁶² with integers a and b, whose sums fit into 64 bits.
-        """
-        largest = self._largest_magnitudes(rows, values_of)
-        is_finite = np.isfinite(largest)
-        exponent = np.frexp(largest)[1]
-        d = rows.shape[1]
-        sums = np.zeros((2, d), np.int64)  # of all a and of all b
-        chunk = max(1, VALUES_PER_CHUNK // max(1, d))
-        for first in range(0, len(rows), chunk):
-            values = values_of(rows[first : first + chunk])
-            scaled = np.ldexp(np.where(is_finite, values, 0.0), 30 - exponent)
-            coarse = np.rint(scaled)
-            fine = np.rint(np.ldexp(scaled - coarse, 32))
-            sums[0] += coarse.astype(np.int64).sum(axis=0)
-            sums[1] += fine.astype(np.int64).sum(axis=0)
-        if self.size > 1:
-            import torch
-
-            sums = self.sum_(torch.from_numpy(sums)).numpy()
-        coarse_sums, fine_sums = sums.tolist()
-        means = []
-        for coarse_sum, fine_sum in zip(coarse_sums, fine_sums, strict=True):
-            # Python's integers have no limit, so that only the division rounds.
-            means.append(((coarse_sum << 32) + fine_sum) / n)
-        scaled_back = np.ldexp(np.array(means), exponent - 62)
-        return np.asarray(np.where(is_finite, scaled_back, largest))
-
-    def _largest_magnitudes(
-        self, rows: NDArray[Any], values_of: Callable[[NDArray[Any]], Floats]
-    ) -> Floats:
-        """The largest magnitude (d,) of the values: at the ends of each column."""
-        low = rows.min(axis=0).astype(np.float64)
-        high = rows.max(axis=0).astype(np.float64)
-        if self.size > 1:
-            import torch
-
-            ends = torch.from_numpy(np.stack((low, -high)))
-            low, negative_high = self.minimum_(ends).numpy()
-            high = -negative_high
-        at_low = np.abs(values_of(low))
-        at_high = np.abs(values_of(high))
-        return np.asarray(np.maximum(at_low, at_high))
-
-    def synchronized(
-        self, listeners: Sequence[EventListener[EventT]]
-    ) -> list[EventListener[EventT]]:
-        """Listeners that end a stage on all ranks if a listener on any rank ends it."""
-        if self.size == 1 or self.max_int(len(listeners)) == 0:
-            return list(listeners)
-
-        def any_rank_ends_stage(event: EventT) -> bool:
-            ends_stage = notify(listeners, event)
-            return self.max_int(int(ends_stage)) > 0
-
-        return [any_rank_ends_stage]
-
     @contextmanager
     def _reporting_lost_ranks(self) -> Iterator[None]:
         """Turn torch's errors, except a lack of memory, into a `LostRankError`."""
@@ -419,8 +330,18 @@ class Communicator:
 ONE_PROCESS = Communicator()  # a fit in one process
 
 
-def _as_float64(rows: NDArray[Any]) -> Floats:
-    return np.asarray(rows, np.float64)
+def listeners_across_ranks(
+    listeners: Sequence[EventListener[EventT]], ranks: Communicator
+) -> list[EventListener[EventT]]:
+    """Listeners that end a stage on all ranks if a listener on any rank ends it."""
+    if ranks.size == 1 or ranks.max_int(len(listeners)) == 0:
+        return list(listeners)
+
+    def any_rank_ends_stage(event: EventT) -> bool:
+        ends_stage = notify(listeners, event)
+        return ranks.max_int(int(ends_stage)) > 0
+
+    return [any_rank_ends_stage]
 
 
 # Connecting ranks

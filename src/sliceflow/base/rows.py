@@ -258,13 +258,14 @@ class HasConditions:
 class ArrayRows(HasConditions, ABC):
     """Base class of rows that are in one array.
 
-    A subclass is a frozen dataclass with the fields `conditions` and `rank_shard`.
+    A subclass is a frozen dataclass with the fields `conditions` and `partial_shard`.
     """
 
     # What errors call the conditions.
     _conditions_name: ClassVar[str] = "y"
-    # Where these rows are among those of all ranks; None in a fit of one process.
-    rank_shard: Shard | None
+    # Where these rows are among those of all ranks, if they are a part of them; None in
+    # a fit of one process, which has all rows. `shard` is never None.
+    partial_shard: Shard | None
 
     @property
     @abstractmethod
@@ -286,10 +287,10 @@ class ArrayRows(HasConditions, ABC):
     @property
     def shard(self) -> Shard:
         """Which of the rows of all ranks these are."""
-        if self.rank_shard is None:
+        if self.partial_shard is None:
             n = len(self.values)
             return Shard(0, n, n)
-        return self.rank_shard
+        return self.partial_shard
 
     @property
     def y(self) -> NDArray[Any] | None:
@@ -365,15 +366,17 @@ def concatenate_y(
     if first is None and second is None:
         return None
     if first is None or second is None:
-        fact = "the earlier rows have y and the new rows have none"
         if first is None:
             fact = "the new rows have y and the earlier rows have none"
+        else:
+            fact = "the earlier rows have y and the new rows have none"
         raise DataError(fact, "pass y for all rows")
     if first.ndim != second.ndim or first.shape[1:] != second.shape[1:]:
-        shapes = f"{second.shape}, and y of the earlier rows {first.shape}"
-        fact = f"y of the new rows has shape {shapes}"
+        earlier = f"y of the earlier rows {first.shape}"
+        fact = f"y of the new rows has shape {second.shape}, and {earlier}"
         raise DataError(fact, "pass y of the same kind for all rows")
     if first.dtype.kind in "iuf" and second.dtype.kind in "iuf":
+        # Numbers keep the dtype of the earlier ones, where it can hold them.
         converted = second.astype(first.dtype)
         if np.array_equal(converted, second):
             return np.concatenate((first, converted))

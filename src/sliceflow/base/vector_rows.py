@@ -42,7 +42,7 @@ VectorArray: TypeAlias = Union[NDArray[Any], Tensor, "pd.DataFrame"]
 class VectorRows(ArrayRows):
     """The user's rows of numbers and their conditions, checked.
 
-    On several ranks, X has this rank's rows only, and `rank_shard` says which of all
+    On several ranks, X has this rank's rows only, and `partial_shard` says which of all
     rows these are. But `conditions` are those of the rows of all ranks, because the
     numbers of particles and their y depend on all. `n_all_rows` counts all rows.
     """
@@ -51,7 +51,7 @@ class VectorRows(ArrayRows):
     conditions: Conditions | None = None  # of the rows of all ranks; None without y
     names: tuple[Label, ...] | None = None  # of the columns, if X is a DataFrame
     tensor_device: str | None = None  # of the user's tensor; None for other types
-    rank_shard: Shard | None = field(default=None, metadata={"saved": False})
+    partial_shard: Shard | None = field(default=None, metadata={"saved": False})
 
     def check_saved(self) -> None:
         """Raise a ValueError if saved rows contradict their conditions or names."""
@@ -68,9 +68,9 @@ class VectorRows(ArrayRows):
     @property
     def n_all_rows(self) -> int:
         """The number of rows of all ranks."""
-        if self.rank_shard is None:
+        if self.partial_shard is None:
             return len(self.X)
-        return self.rank_shard.total
+        return self.partial_shard.total
 
     @property
     def dtype(self) -> Literal["float32", "float64"]:

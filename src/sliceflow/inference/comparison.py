@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from sliceflow.arrays import MAX_SURPRISE, SMALLEST_POSITIVE, Floats
+from sliceflow.arrays import MAX_LOG_DENSITY_DROP, SMALLEST_POSITIVE, Floats
 
 __all__ = ["Comparison", "compare"]
 
@@ -83,5 +83,5 @@ def _log_probs(samples: Floats, true_theta: Floats, spread: Floats) -> Floats:
     deviation = (samples - true_theta[:, None]) / spread[:, None]
     squares = np.sort(np.square(deviation).sum(axis=2), axis=1)
     log_probs = -0.5 * d * np.log(squares[:, KTH_NEIGHBOR - 1] + SMALLEST_POSITIVE)
-    least = np.median(log_probs) - MAX_SURPRISE
+    least = np.median(log_probs) - MAX_LOG_DENSITY_DROP
     return np.asarray(np.maximum(log_probs, least))

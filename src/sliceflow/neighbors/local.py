@@ -16,7 +16,7 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from sliceflow.arrays import MAX_SURPRISE, chunks
+from sliceflow.arrays import MAX_LOG_DENSITY_DROP, chunks
 from sliceflow.engine.random import Seed
 from sliceflow.errors import warn_user
 from sliceflow.neighbors.distance_ratios import choose_bandwidth
@@ -503,7 +503,7 @@ def _likeliest(log_likelihoods: Mapping[int, Tensor]) -> int:
 def _log_likelihood(sampler: LocalSampler, held_out: Tensor) -> Tensor:
     """Log likelihoods (m,) of the rows with the indices `held_out` (m,).
 
-    Each is given its y, and is no neighbor of itself. Surprises are limited.
+    Each is given its y, and is no neighbor of itself. None is far below the median.
     """
     n_columns = sampler.settings.projection.shape[1] + sampler.x.shape[1]
     values_per_row = sampler.settings.n_neighbors * MAX_COMPONENTS * (n_columns + 1)
@@ -517,7 +517,8 @@ def _log_likelihood(sampler: LocalSampler, held_out: Tensor) -> Tensor:
         )
         parts.append(neighborhoods.log_density)
     log_likelihood = torch.cat(parts)
-    return log_likelihood.clamp(min=float(log_likelihood.median()) - MAX_SURPRISE)
+    least = float(log_likelihood.median()) - MAX_LOG_DENSITY_DROP
+    return log_likelihood.clamp(min=least)
 
 
 def _choose_bandwidth(sampler: LocalSampler) -> float:

@@ -363,7 +363,7 @@ def test_ranks_use_all_points_whatever_the_limit_of_a_step():
         )
         adapter = flow._adapter(ranks=ranks)
         rows = flow._adapter().read(x[:250], None)
-        rows = replace(rows, rank_shard=Shard(0, 250, 500))
+        rows = replace(rows, partial_shard=Shard(0, 250, 500))
         planned_fits.append(adapter.plan_fit(rows, Seed(0)))
     limited, whole = planned_fits
     assert limited.plan.nbytes == whole.plan.nbytes

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sliceflow.arrays import Mask
-from sliceflow.base.checkpoints import Checkpoints, FlowRun
+from sliceflow.base.checkpoints import Checkpoints, RunningFlow
 from sliceflow.base.distributed import across_ranks
 from sliceflow.base.flow_estimator import resumable_by, run_flow
 from sliceflow.base.particle_allocation import (
@@ -300,7 +300,7 @@ class PlannedPictureFit:
         return TrainingPictures(self.plan, self.pictures, self.seed, self.allocation)
 
     def _result(
-        self, mosaic_sources: Tensor | None, run: FlowRun
+        self, mosaic_sources: Tensor | None, run: RunningFlow
     ) -> FitResult[FittedPictures]:
         """Assemble the model, and this rank's part of the kept particles."""
         allocation = self.allocation

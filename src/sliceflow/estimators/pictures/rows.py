@@ -54,7 +54,7 @@ class PictureRows(ArrayRows):
         np.ndarray, ArraySpec("n c h w", PIXEL_DTYPES, n_difference_axes=3)
     ]
     conditions: Conditions | None = None  # labels
-    rank_shard: Shard | None = field(default=None, metadata={"saved": False})
+    partial_shard: Shard | None = field(default=None, metadata={"saved": False})
     _conditions_name = "labels"
 
     def check_saved(self) -> None:

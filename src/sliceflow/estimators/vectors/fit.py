@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from sliceflow.base.checkpoints import Checkpoints, FlowRun
+from sliceflow.base.checkpoints import Checkpoints, RunningFlow
 from sliceflow.base.distributed import across_ranks
 from sliceflow.base.flow_estimator import (
     choose_n_particles,
@@ -85,7 +85,7 @@ class VectorAdapter:
         conditions = None
         if y is not None:
             conditions = Conditions.infer(self.ranks.all_gather_rows(y), shard.total)
-        return replace(rows, conditions=conditions, rank_shard=shard)
+        return replace(rows, conditions=conditions, partial_shard=shard)
 
     def plan_fit(
         self, rows: VectorRows, seed: Seed
@@ -195,7 +195,7 @@ class PlannedVectorFit:
 
     def _run_flow(
         self, data: TrainingData, listeners: Sequence[FlowListener]
-    ) -> FlowRun:
+    ) -> RunningFlow:
         """Move particles from random places along all directions."""
         plan = self.plan
         n, y = self.allocation.own_part(self.ranks, self.device)
@@ -239,7 +239,7 @@ class PlannedVectorFit:
         return spec
 
     def _run_axis_steps(
-        self, data: TrainingData, run: FlowRun
+        self, data: TrainingData, run: RunningFlow
     ) -> tuple[Cloud, list[ModelStep]]:
         """This rank's kept particles, and the steps of the model, with axis steps.
 
@@ -279,7 +279,7 @@ class PlannedVectorFit:
         return kept, [*flow_steps, *axis_steps]
 
     def _move_along_axes(
-        self, spec: FlowSpec, kept: Cloud, target: DataTarget, run: FlowRun
+        self, spec: FlowSpec, kept: Cloud, target: DataTarget, run: RunningFlow
     ) -> int:
         """Make the columns of the kept particles exact, in place.
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sliceflow.arrays import Floats, Mask
+from sliceflow.base import exact_means
 from sliceflow.base.ranks import ONE_PROCESS, Communicator
 from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.errors import DataError
@@ -189,8 +190,8 @@ class _Summary:
             lowest = ends_of_all[0]
             highest = -ends_of_all[1]
         with np.errstate(over="ignore", invalid="ignore"):
-            mean = ranks.mean(X, n)
-            std = np.sqrt(ranks.mean_square(X, n, mean))
+            mean = exact_means.mean(X, n, ranks)
+            std = np.sqrt(exact_means.mean_square(X, n, mean, ranks))
         return cls(lowest, highest, mean, std)
 
     @property
