@@ -1,7 +1,7 @@
 """What the shared core asks of a kind of data: typed seams that mypy checks.
 
-`Adapter.read` turns the user's X and y into rows, `Adapter.plan_fit` plans a fit of
-them: a `PlannedFit`, whose `run` does it.
+A `FitPlanner` reads the user's X and y, and plans a fit of these rows: a `PlannedFit`,
+whose `run` does it and gives a `FittedModel`.
 
 A plan runs no trial: settings that take one stay "auto" in it. `run` begins with
 `tune`, which gives the same fit with a plan in which all settings are chosen. What is
@@ -14,15 +14,14 @@ gives a `RunningFlow`.
 Who does what, for each kind of data (classes need not derive from a protocol: mypy
 compares their methods):
 
-              vectors            vectors, local y         pictures
-`Adapter`     VectorAdapter      VectorAdapter            PictureAdapter
-`PlannedFit`  PlannedVectorFit   PlannedLocalVectorFit    PlannedPictureFit
-`FittedModel` FittedVectors      FittedLocalVectors       FittedPictures
-
-              tables             densities by class       densities given y
-`Adapter`     TableAdapter       DensityAdapter           DensityAdapter
-`PlannedFit`  PlannedTableFit    PlannedClassDensityFit   PlannedConditionalDensityFit
-`FittedModel` FittedTable        FittedClassDensities     FittedConditionalDensity
+                       plans by            planned fit              fitted model
+vectors                VectorFitPlanner    PlannedVectorFit         FittedVectors
+vectors, local y       VectorFitPlanner    PlannedLocalVectorFit    FittedLocalVectors
+pictures               PictureFitPlanner   PlannedPictureFit        FittedPictures
+tables                 TableFitPlanner     PlannedTableFit          FittedTable
+densities by class     DensityFitPlanner   PlannedClassDensityFit   FittedClassDensities
+densities given y      DensityFitPlanner   PlannedConditionalDensityFit
+                                                                FittedConditionalDensity
 """
 
 from __future__ import annotations
@@ -236,7 +235,7 @@ class PlannedFlowFit(
         """The same fit, which writes checkpoints and resumes from the last one."""
 
 
-class Adapter(Protocol[RowsT, FittedModelT_co, EventT_co, PlanT_co]):
+class FitPlanner(Protocol[RowsT, FittedModelT_co, EventT_co, PlanT_co]):
     """Reads rows and plans their fit, for the parameters of one estimator."""
 
     def read(self, X: Any, y: Any) -> RowsT:
@@ -248,11 +247,11 @@ class Adapter(Protocol[RowsT, FittedModelT_co, EventT_co, PlanT_co]):
         """Plan a fit of these rows. Raises an error if that is impossible."""
 
 
-class FlowAdapter(
-    Adapter[FlowRowsT, FittedFlowT_co, FlowEvent, PlanT_co],
+class FlowFitPlanner(
+    FitPlanner[FlowRowsT, FittedFlowT_co, FlowEvent, PlanT_co],
     Protocol[FlowRowsT, FittedFlowT_co, PlanT_co],
 ):
-    """An adapter of a flow, which may run on several ranks."""
+    """A planner of a flow, which may run on several ranks."""
 
     @property
     def device(self) -> torch.device: ...

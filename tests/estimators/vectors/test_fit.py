@@ -193,7 +193,7 @@ def test_a_rare_class_is_sampled_as_itself(n_rare, changes):
 )
 def test_particle_conditions_have_the_datas_proportions(labels, m, sharing, seed):
     labels = np.array([0, 1, 2, 3, *labels])
-    rows = vectors()._adapter().read(np.zeros((len(labels), 1)), labels)
+    rows = vectors()._fit_planner().read(np.zeros((len(labels), 1)), labels)
     particles = allocate_particles(rows.conditions, m, sharing, Seed(seed))
     counts = np.bincount(particles.kept_user_y, minlength=4)
     assert counts.sum() == m
@@ -212,7 +212,7 @@ def test_particle_conditions_have_the_datas_proportions(labels, m, sharing, seed
 def test_a_flow_that_ignores_y_does_not_see_it():
     """Users still get the conditions of their particles."""
     labels = np.arange(12) % 3
-    rows = vectors()._adapter().read(np.zeros((12, 1)), labels)
+    rows = vectors()._fit_planner().read(np.zeros((12, 1)), labels)
     ignored = allocate_particles(rows.conditions, 24, "unconditional", Seed(0))
     assert np.bincount(ignored.kept_user_y).tolist() == [8, 8, 8]
     assert ignored.y is None
@@ -361,10 +361,10 @@ def test_ranks_use_all_points_whatever_the_limit_of_a_step():
             options=VectorOptions(shrinkage=1.0, smoothing=0),
             device="cpu",
         )
-        adapter = flow._adapter(ranks=ranks)
-        rows = flow._adapter().read(x[:250], None)
+        planner = flow._fit_planner(ranks=ranks)
+        rows = flow._fit_planner().read(x[:250], None)
         rows = replace(rows, partial_shard=Shard(0, 250, 500))
-        planned_fits.append(adapter.plan_fit(rows, Seed(0)))
+        planned_fits.append(planner.plan_fit(rows, Seed(0)))
     limited, whole = planned_fits
     assert limited.plan.nbytes == whole.plan.nbytes
     assert limited.plan.seconds == whole.plan.seconds
