@@ -42,7 +42,7 @@ def pair(batches, turn):
 def sorted_indices(classes, n_classes):
     """Classes (n,) that ascend, each with maps of its own."""
     y = SeparateClassIndices(classes, n_classes)
-    return ClassOrder.sorting(y, n_classes).reorder_y(y)
+    return ClassOrder.from_y(y, n_classes).reorder_y(y)
 
 
 def batch_at(batches, turn):
@@ -95,7 +95,7 @@ def test_every_point_takes_its_turn(m, n, batch_size):
     assert len(seen_p) >= m - 17 * -(-m // batch_size)
     assert len(seen_q) >= n - 17 * -(-n // batch_size)
     if batches.data is not None:
-        assert sorted(batches.data_order.forward.tolist()) == list(range(n))
+        assert sorted(batches.data_order.indices.tolist()) == list(range(n))
         assert len(pairs) == -(-m // batch_size) * -(-n // batch_size)
 
 
@@ -124,7 +124,7 @@ def test_every_batch_has_as_many_data_as_particles_of_each_class(
         y_q=ClassIndices(classes_q),
     )
     p, q = pair(batches, step)
-    data = classes_q[batches.data_order.forward][q.long()]
+    data = classes_q[batches.data_order.indices][q.long()]
     ours = classes_p if p is None else classes_p[p]
     assert torch.equal(
         torch.bincount(ours, minlength=5), torch.bincount(data, minlength=5)
@@ -140,7 +140,7 @@ def test_continuous_conditions_are_matched_one_to_one():
     for step in range(5):
         p, q = pair(batches, step)
         ours = y[rows][p].sort(dim=0).values
-        theirs = y[batches.data_order.forward][q.long()].sort(dim=0).values
+        theirs = y[batches.data_order.indices][q.long()].sort(dim=0).values
         assert torch.equal(ours, theirs)
 
 
@@ -162,8 +162,8 @@ def test_every_point_is_in_one_batch_of_each_round(labels_p, labels_q, batch_siz
         y_p=sorted_indices(classes[0], 5),
         y_q=SeparateClassIndices(classes[1], 5),
     )
-    assert sorted(batches.data_order.forward.tolist()) == list(range(len(labels_q)))
-    classes = classes[0], classes[1][batches.data_order.forward]
+    assert sorted(batches.data_order.indices.tolist()) == list(range(len(labels_q)))
+    classes = classes[0], classes[1][batches.data_order.indices]
     assert bool((classes[1].diff() >= 0).all())
     if max(map(len, classes)) <= batch_size:
         clouds = [

@@ -124,8 +124,8 @@ def test_a_class_without_samples_is_named():
 
 def test_a_permutation_and_its_inverse():
     y = ClassIndices(torch.tensor([2, 0, 2, 1]))
-    by_class = ClassOrder.sorting(y, n_classes=3)
-    assert by_class.forward.tolist() == [1, 3, 0, 2]
-    assert y.values[by_class.forward][by_class.back].tolist() == [2, 0, 2, 1]
+    by_class = ClassOrder.from_y(y, n_classes=3)
+    assert by_class.indices.tolist() == [1, 3, 0, 2]
+    assert y.values[by_class.indices][by_class.inverse].tolist() == [2, 0, 2, 1]
     reversed_again = by_class.then(Permutation(torch.tensor([3, 2, 1, 0])))
-    assert reversed_again.forward.tolist() == [2, 0, 3, 1]
+    assert reversed_again.indices.tolist() == [2, 0, 3, 1]

@@ -118,7 +118,7 @@ def test_particles_flow_onto_a_known_target_without_data(rng):
 def test_classes_with_separate_maps_are_refused():
     """They silently shared one map."""
     y = SeparateClassIndices(torch.arange(40) // 20, 2)
-    order = ClassOrder.sorting(y, 2)
+    order = ClassOrder.from_y(y, 2)
     cloud = Cloud(torch.randn(2, 40), y).reordered(order)
     stage = Stage("flow", Orthogonal(), 1, GaussianizingTransport())
     spec = FlowSpec([stage], Seed(0), condition_dim=2, amplifier=math.inf)

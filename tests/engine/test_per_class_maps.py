@@ -271,6 +271,6 @@ def test_points_that_are_not_sorted_by_class_are_refused():
     spec = FlowSpec(stages, Seed(0), condition_dim=2, amplifier=math.inf)
     with pytest.raises(ValueError, match="points are not sorted by class"):
         simulate(spec, Cloud(torch.randn(2, 40), y), DataTarget.from_cloud(data))
-    order = ClassOrder.sorting(y, 2)
+    order = ClassOrder.from_y(y, 2)
     particles = Cloud(torch.randn(2, 40), y).reordered(order)
     simulate(spec, particles, DataTarget.from_cloud(data.reordered(order)))

@@ -145,7 +145,7 @@ def allocate_particles(
     order = _flow_order(y, n_kept, seed.child("mixed"))
     if order is not None:
         y = order.reorder_y(y)
-        kept_indices = order.back[:n_kept]
+        kept_indices = order.inverse[:n_kept]
     return ParticleAllocation(n_kept, len(y), kept_indices, y, row_y, kept_user_y)
 
 
@@ -173,5 +173,5 @@ def _flow_order(y: FlowY, n_kept: int, seed: Seed) -> Permutation | None:
         y = mixed.reorder_y(y)
     if not isinstance(y, SeparateClassIndices):
         return mixed
-    by_class = ClassOrder.sorting(y, y.n_classes)
+    by_class = ClassOrder.from_y(y, y.n_classes)
     return by_class if mixed is None else mixed.then(by_class)

@@ -301,11 +301,11 @@ def _batches_of_separate_classes(
     """
     if batch_size is None or max(len(y_p), len(y_q)) <= batch_size:
         # Data that are loaded anew are sorted by this order, which is found only once.
-        return Batches(data_order=ClassOrder.sorting(y_q, y_q.n_classes))
+        return Batches(data_order=ClassOrder.from_y(y_q, y_q.n_classes))
     device = y_q.values.device
     shuffled = Permutation(seed.child("order").permutation(len(y_q)).to(device))
     # Class by class, at random within each.
-    class_order = ClassOrder.sorting(y_q.take(shuffled.forward), y_q.n_classes)
+    class_order = ClassOrder.from_y(y_q.take(shuffled.indices), y_q.n_classes)
     slices_p = ClassSlices.from_class_indices(y_p, y_p.n_classes)
     return Batches(
         stratified_parts(slices_p, batch_size, device),

@@ -76,28 +76,28 @@ class Permutation:
 
     Attributes
     ----------
-    forward : tensor (n,)
-        Point i of the new order was point ``forward[i]``.
+    indices : tensor (n,)
+        Point i of the new order was point ``indices[i]``.
     """
 
-    forward: Tensor
+    indices: Tensor
 
     @cached_property
-    def back(self) -> Tensor:
-        """The inverse (n,): point i of the old order is ``back[i]`` of the new."""
-        return self.forward.argsort()
+    def inverse(self) -> Tensor:
+        """The way back (n,): point i of the old order is ``inverse[i]`` of the new."""
+        return self.indices.argsort()
 
     def then(self, following: PermutationT) -> PermutationT:
         """This order, and then another one of its points."""
-        return replace(following, forward=self.forward[following.forward])
+        return replace(following, indices=self.indices[following.indices])
 
     def reorder_y(self, y: FlowY) -> FlowY:
         """The y of the points in this order."""
-        return y.take(self.forward)
+        return y.take(self.indices)
 
     def restore_x(self, x: Tensor) -> Tensor:
         """Points x (d, n) that stand in the new order, in the old one."""
-        return x[:, self.back]
+        return x[:, self.inverse]
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +114,7 @@ class ClassOrder(Permutation):
     class_slices: ClassSlices
 
     @classmethod
-    def sorting(cls, y: ClassIndices, n_classes: int) -> ClassOrder:
+    def from_y(cls, y: ClassIndices, n_classes: int) -> ClassOrder:
         """The order that sorts points by class. In a class, they keep their order."""
         return cls(
             y.values.argsort(stable=True),
@@ -123,7 +123,7 @@ class ClassOrder(Permutation):
 
     def reorder_y(self, y: FlowY) -> FlowY:
         """The y of the points in this order: separate classes are sorted then."""
-        reordered = y.take(self.forward)
+        reordered = y.take(self.indices)
         if isinstance(reordered, SeparateClassIndices):
             return SortedClassIndices(
                 reordered.values, reordered.n_classes, self.class_slices
@@ -180,7 +180,7 @@ class Cloud:
     def reordered(self, order: Permutation) -> Cloud:
         """A copy with the points in another order."""
         y = None if self.y is None else order.reorder_y(self.y)
-        return Cloud(self.x[:, order.forward], y)
+        return Cloud(self.x[:, order.indices], y)
 
     def sorted_by_class(self) -> Cloud:
         """The points sorted by class, for separate maps: a copy if they are not yet."""
@@ -194,7 +194,7 @@ class Cloud:
         y = self.y
         if not isinstance(y, SeparateClassIndices) or isinstance(y, SortedClassIndices):
             return None
-        return ClassOrder.sorting(y, y.n_classes)
+        return ClassOrder.from_y(y, y.n_classes)
 
     @contextmanager
     def in_class_order(self) -> Iterator[tuple[Cloud, Permutation | None]]:

@@ -199,7 +199,7 @@ def require_sorted(y: SeparateClassIndices) -> SortedClassIndices:
         return y
     raise ValueError(
         "classes have separate maps, but points are not sorted by class; sort "
-        "particles and data by Cloud.reordered(ClassOrder.sorting(y, n_classes))"
+        "particles and data by Cloud.reordered(ClassOrder.from_y(y, n_classes))"
     )
 
 

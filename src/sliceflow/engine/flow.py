@@ -557,6 +557,6 @@ class ParticleRng:
             )
             point_indices: PointIndices = slice(begin, end)
             if self.order is not None:
-                point_indices = self.order.back[begin:end]
+                point_indices = self.order.inverse[begin:end]
             x[:, point_indices] = numbers.T
         return x

@@ -144,7 +144,7 @@ def batches_of_all_points(
     if y_p is None or y_q is None or pictures.own_y is None:
         return Batches()
     if isinstance(y_q, SeparateClassIndices):
-        return Batches(data_order=ClassOrder.sorting(pictures.own_y, y_q.n_classes))
+        return Batches(data_order=ClassOrder.from_y(pictures.own_y, y_q.n_classes))
     return make_weighted_batches(
         pictures.indices.cpu(), pictures.device, y_p=y_p, y_q=y_q
     )

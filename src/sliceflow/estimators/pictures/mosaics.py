@@ -193,9 +193,9 @@ class Mosaics:
             n = self._points.shape[1]
             y = ClassIndices(torch.zeros(n, dtype=torch.int64))
         y = y.to(device)
-        class_order = ClassOrder.sorting(y, self.n_classes)
+        class_order = ClassOrder.from_y(y, self.n_classes)
         starts = torch.tensor(class_order.class_slices.starts, device=device)
-        return PicturesByClass(class_order.forward, starts[:-1], starts.diff())
+        return PicturesByClass(class_order.indices, starts[:-1], starts.diff())
 
     @cached_property
     def _class_means(self) -> Tensor:

@@ -93,22 +93,19 @@ class VectorFitPlanner:
         """Plan a fit of these rows; an error if that is impossible."""
         parameters = self.parameters
         n_ranks = self.ranks.size
-        conditions = rows.conditions
+        encoder = rows.y_encoder
+        if uses_local_conditions(encoder, parameters, n_ranks):
+            return PlannedLocalVectorFit.for_rows(rows, parameters, seed, self.device)
         map_sharing: MapSharing = "unconditional"
         n_classes = 0
-        if conditions is not None:
-            encoder = conditions.encoder
-            if uses_local_conditions(encoder, parameters, n_ranks):
-                return PlannedLocalVectorFit.for_rows(
-                    rows, parameters, seed, self.device
-                )
+        if encoder is not None:
             map_sharing = choose_map_sharing(encoder, parameters.amplifier, n_ranks)
             n_classes = rows.n_classes
         n_particles = choose_n_particles(
             parameters.n_particles, rows.n_all_rows, n_classes, n_ranks
         )
         allocation = allocate_particles(
-            conditions, n_particles, map_sharing, seed.child("conditions")
+            rows.conditions, n_particles, map_sharing, seed.child("conditions")
         )
         plan = plan_vectors(rows, parameters, allocation, self.device, n_ranks)
         plan.require_memory()

@@ -1,6 +1,6 @@
 """A fitted flow of vectors, and how to draw samples from it.
 
-`BaseFittedVectors` has what it shares with local conditions, whose state is in `local`.
+`BaseFittedVectors` has what it shares with `local.FittedLocalVectors`.
 """
 
 from __future__ import annotations

@@ -163,9 +163,9 @@ def _iter_labels(
 def _parts(rows: VectorRows, scaler: ColumnScaler) -> list[tuple[Tensor, Tensor]]:
     """x and the continuous y of all rows; with labels in y, of each combination."""
     assert isinstance(rows.encoded_y, LocalY), "local conditions have a continuous y"
-    encoded = scaler.transform(rows.X).double()
+    x = scaler.transform(rows.X).double()
     parts = _iter_labels(rows.encoded_y)
-    return [(encoded[indices], y) for _, indices, y in parts]
+    return [(x[indices], y) for _, indices, y in parts]
 
 
 @dataclass(frozen=True, eq=False)

@@ -339,7 +339,6 @@ def plan_vectors(
     """
     options = parameters.options
     n_columns = rows.X.shape[1]
-    _require_settings_for_y(parameters, allocation)
 
     condition_kind: ConditionKind = "none"
     condition_dim = 0
@@ -355,7 +354,7 @@ def plan_vectors(
     )
     n_flow_knots = int(options.n_knots)
     if resolve_map_sharing(amplifier, condition_dim) == "shared":
-        require_steps_that_see_y(frame_kind, parameters, rows)
+        require_settings_for_y(parameters, frame_kind, rows)
         n_flow_knots = choose_n_flow_knots(n_flow_knots, allocation.y)
     smoothing = choose_smoothing(options.smoothing, rows, allocation)
     transport = resolve_transport(
@@ -391,29 +390,18 @@ def plan_vectors(
     )
 
 
-def _require_settings_for_y(
-    parameters: VectorParameters, allocation: ParticleAllocation
-) -> None:
-    """Raise a `ParameterError` for a setting that does not work with the flow's y."""
-    mode = parameters.condition_mode
-    if mode == "local":  # a y with continuous columns has not come here
-        fact = "needs continuous columns in y"
-        raise ParameterError("condition_mode", mode, fact, "pass y of shape (n, l)")
-    shrinkage = parameters.options.shrinkage
-    if shrinkage and isinstance(allocation.y, ContinuousY):
-        fact = "does not work with a continuous y"
-        raise ParameterError("shrinkage", shrinkage, fact, "set it to 0")
-
-
 def uses_local_conditions(
-    encoder: ConditionEncoder, parameters: VectorParameters, n_ranks: int
+    encoder: ConditionEncoder | None, parameters: VectorParameters, n_ranks: int
 ) -> bool:
     """Whether samples are drawn near the y that is asked for, by no flow.
 
-    Raises an error if they must be but cannot. `encoder` is that of y.
+    Raises an error if they must be but cannot. `encoder` is that of y; None without y.
     """
     mode = parameters.condition_mode
-    if isinstance(encoder, ClassEncoder):
+    if encoder is None or isinstance(encoder, ClassEncoder):
+        if mode == "local":
+            fact = "needs continuous columns in y"
+            raise ParameterError("condition_mode", mode, fact, "pass y of shape (n, l)")
         return False
     if mode == "local" and n_ranks > 1:
         fact = "keeps all rows in one process"
@@ -499,16 +487,20 @@ def choose_frame_kind(
     return kind
 
 
-def require_steps_that_see_y(
-    frame_kind: FrameKind, parameters: VectorParameters, rows: VectorRows
+def require_settings_for_y(
+    parameters: VectorParameters, frame_kind: FrameKind, rows: VectorRows
 ) -> None:
-    """Raise a `ParameterError` if conditions share maps, but no step can tell them.
+    """Raise a `ParameterError` for a setting with which conditions cannot share maps.
 
-    Samples would then have the same distribution whatever y is. The axis steps at the
-    end never see a y that shares maps.
+    A step must tell conditions apart: otherwise samples would have the same
+    distribution whatever y is. The axis steps at the end never do.
     """
     assert rows.conditions is not None, "only conditions share maps"
     encoder = rows.conditions.encoder
+    shrinkage = parameters.options.shrinkage
+    if shrinkage and not isinstance(encoder, ClassEncoder):
+        fact = "does not work with a continuous y"
+        raise ParameterError("shrinkage", shrinkage, fact, "set it to 0")
     other_way = "condition_mode='local'"
     if isinstance(encoder, ClassEncoder):
         other_way = "amplifier=math.inf"
