@@ -113,13 +113,11 @@ class TrainingVectors:
         """This rank's data for the axis steps; see `Smoother.draw_for_axes`."""
         if self.smoother is None:
             return self._cloud(self.scaled_vectors.own_rows)
-        heavy_tails = [
+        heavy_tailed_by_class = [
             scaler.heavy_tailed for scaler in self.scaled_vectors.scalers_by_class
         ]
-        spread_columns = torch.from_numpy(np.any(heavy_tails, axis=0))
-        draws = self.smoother.draw_for_axes(
-            self.draws_per_row, self.seed, spread_columns
-        )
+        heavy_tailed = torch.from_numpy(np.any(heavy_tailed_by_class, axis=0))
+        draws = self.smoother.draw_for_axes(self.draws_per_row, self.seed, heavy_tailed)
         return self._cloud(draws[self.shard.slice])
 
     def _cloud(self, rows: Tensor) -> Cloud:
