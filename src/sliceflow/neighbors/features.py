@@ -255,14 +255,24 @@ def relevance(x: Tensor, y: Tensor) -> Tensor:
         return weights
     chosen = Seed(0).child("some").permutation(len(y))[:_MAX_TREE_ROWS]
     columns = (y * weights)[chosen][:, varies]
-    shuffled = columns[Seed(0).child("shuffled").permutation(len(columns))]
-    targets = standardized_moments(x[chosen])
-    importances = _tree_importances(torch.cat((columns, shuffled), 1), targets)
-    of_columns, of_shuffled = importances.view(2, -1)
-    excess = (of_columns - of_shuffled.max()).clamp(min=0)
-    if excess.sum() > 0:
-        weights[varies] *= (len(excess) * excess / excess.sum()).sqrt()
+    importances = _importances_beyond_chance(columns, standardized_moments(x[chosen]))
+    if importances.sum() > 0:
+        relative = len(importances) * importances / importances.sum()
+        weights[varies] *= relative.sqrt()
     return weights
+
+
+def _importances_beyond_chance(columns: Tensor, targets: Tensor) -> Tensor:
+    """The importance (p,) of columns (n, p) for targets (n, t), at least 0.
+
+    What the most important of the shuffled columns reaches, by chance, is subtracted.
+    """
+    shuffled = columns[Seed(0).child("shuffled").permutation(len(columns))]
+    importances = _tree_importances(torch.cat((columns, shuffled), 1), targets)
+    n_columns = columns.shape[1]
+    of_columns = importances[:n_columns]
+    of_shuffled = importances[n_columns:]
+    return (of_columns - of_shuffled.max()).clamp(min=0)
 
 
 def _tree_importances(predictors: Tensor, targets: Tensor) -> Tensor:
