@@ -95,6 +95,7 @@ def adjust_by_regression(
         is_better = adjusted.bic < best.bic[improved]
         if not bool(is_better.any()):
             break
+        # `is_better` has an item for each True of `improved`, and replaces it.
         improved = improved.masked_scatter(improved, is_better)
         best.update(improved, adjusted.select(is_better))
     inflation = _inflation(weights, best.components, n_slopes=offsets.shape[2])
@@ -375,9 +376,9 @@ def _k_means(x: Tensor, weights: Tensor, n_clusters: int) -> Tensor:
     """
     q, k, d = x.shape
     relative_weights = (weights / weights.sum(1, keepdim=True))[..., None]
-    x = x - (relative_weights * x).sum(1, keepdim=True)
-    variances = (relative_weights * x.square()).sum(1, keepdim=True)
-    standardized = x / (variances + SMALLEST_POSITIVE).sqrt()
+    centered = x - (relative_weights * x).sum(1, keepdim=True)
+    variances = (relative_weights * centered.square()).sum(1, keepdim=True)
+    standardized = centered / (variances + SMALLEST_POSITIVE).sqrt()
     best_cost = x.new_full((q,), math.inf)
     labels = torch.zeros(q, k, dtype=torch.int64)
     for start in range(_N_STARTS):
