@@ -334,22 +334,21 @@ class LocalSampler:
         samples = torch.empty(len(y0), n, self.x.shape[1], dtype=torch.float64)
         row_indices = torch.empty(len(y0), n, dtype=torch.int64)
         conditions_per_chunk, samples_per_chunk = self._chunk_sizes(n)
-        for conditions in chunks(len(y0), conditions_per_chunk):
+        for condition_slice in chunks(len(y0), conditions_per_chunk):
             neighborhoods = self.neighborhoods(
-                y0[conditions], max_components=max_components
+                y0[condition_slice], max_components=max_components
             )
-            for part in chunks(n, samples_per_chunk):
+            for sample_slice in chunks(n, samples_per_chunk):
                 draws = sample_neighborhoods(
                     neighborhoods,
-                    part.stop - part.start,
+                    sample_slice.stop - sample_slice.start,
                     self.settings.bandwidth,
-                    _seed_of_part(seed, part),
-                    conditions.start,
+                    _seed_of_samples(seed, sample_slice),
+                    first_condition=condition_slice.start,
                 )
-                samples[conditions, part] = draws.x
-                row_indices[conditions, part] = neighborhoods.row_indices.gather(
-                    1, draws.neighbors
-                )
+                drawn_from = neighborhoods.row_indices.gather(1, draws.neighbors)
+                samples[condition_slice, sample_slice] = draws.x
+                row_indices[condition_slice, sample_slice] = drawn_from
         # A column of one value stays as it is, to the last bit.
         varies = (self.x != self.x[0]).any(0)
         return LocalDraws(torch.where(varies, samples, self.x[0]), row_indices)
@@ -370,11 +369,11 @@ class LocalSampler:
         return conditions_per_chunk, samples_per_chunk
 
 
-def _seed_of_part(seed: Seed, part: slice) -> Seed:
+def _seed_of_samples(seed: Seed, sample_slice: slice) -> Seed:
     """The seed of some of the samples of a condition: of the first, `seed` itself."""
-    if part.start == 0:
+    if sample_slice.start == 0:
         return seed
-    return seed.child("from", part.start)
+    return seed.child("from", sample_slice.start)
 
 
 def fit_local_sampler(

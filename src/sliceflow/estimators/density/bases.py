@@ -228,8 +228,8 @@ class SmoothBasis:
         if len(used_columns) > 1:
             variances, axes = np.linalg.eigh(t.T @ t / len(t))
             least = MIN_VARIANCE_SHARE * variances[-1]
-            white = axes / np.sqrt(np.maximum(variances, least))
-            cosines = Cosines.draw(white, 1, seed)
+            inverse_root = axes / np.sqrt(np.maximum(variances, least))
+            cosines = Cosines.draw(inverse_root, 1, seed)
         basis = cls(
             used_columns=used_columns,
             shift=shift,
