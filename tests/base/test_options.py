@@ -227,7 +227,7 @@ def test_options_are_compared_cloned_and_searched_like_any_parameter():
 
 def adapter_parameters(flow):
     """The parameters that a fit takes, by name."""
-    parameters = flow._adapter().parameters
+    parameters = flow._fit_planner().parameters
     return {
         field.name: getattr(parameters, field.name)
         for field in dataclasses.fields(parameters)
@@ -247,7 +247,7 @@ def test_parameters_left_alone_take_the_papers_values_and_others_win(
     flow = estimator(preset="paper", device="cpu")
     before = flow.get_params()
     resolved = adapter_parameters(flow)
-    values = of_paper(estimator()._adapter().parameters)
+    values = of_paper(estimator()._fit_planner().parameters)
     without_preset = [name for name in resolved if name != "preset"]
     for name in without_preset:
         assert resolved[name] == getattr(values, name), name
@@ -288,7 +288,7 @@ def test_the_table_of_the_preset_has_all_that_it_changes():
     rows = re.findall(r"^\| `([\w.]+)` \| (.+?) \| (.+?) \|", table, re.MULTILINE)
     of_vectors = {name: value for name, value, _ in rows if value != "–"}
     of_pictures = {name: value for name, _, value in rows if value != "–"}
-    defaults = ImageFlow()._adapter().parameters
+    defaults = ImageFlow()._fit_planner().parameters
     for documented, changes in (
         (of_vectors, changes_of(VectorParameters(), PAPER)),
         (of_pictures, changes_of(defaults, paper_parameters(defaults))),

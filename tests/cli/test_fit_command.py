@@ -16,8 +16,8 @@ from running import FEW, command, done, environment, inside, refused
 from sliceflow.cli.data import read_data
 from sliceflow.cli.settings import Settings
 from sliceflow.datasets import load
-from sliceflow.estimators.pictures.fit import PictureAdapter
-from sliceflow.estimators.tables.fit import TableAdapter
+from sliceflow.estimators.pictures.fit import PictureFitPlanner
+from sliceflow.estimators.tables.fit import TableFitPlanner
 
 
 def test_help_imports_no_torch_and_names_nine_commands_at_most():
@@ -204,7 +204,7 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(
 
 @pytest.mark.parametrize("source", ["digits", "people"])
 def test_data_are_planned_once(source, people, tmp_path, monkeypatch):
-    space = PictureAdapter if source == "digits" else TableAdapter
+    space = PictureFitPlanner if source == "digits" else TableFitPlanner
     plan = space.plan_fit
     prepared = []
     monkeypatch.setattr(

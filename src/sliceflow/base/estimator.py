@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from sliceflow.base.prepared_fit import PreparedFit, copied_parameters
 from sliceflow.base.protocols import (
-    Adapter,
+    FitPlanner,
     FitResult,
     FittedModel,
     FittedModelT,
@@ -103,7 +103,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
       its rows. A file holds objects of these.
     - `_history_type`: the dataclass in which a file holds the history, with a method
       `as_columns()` that gives the dict of lists back.
-    - `_adapter(like_fitted)`: checks the parameters and returns an `Adapter`. Its
+    - `_fit_planner(like_fitted)`: checks the parameters and returns a `FitPlanner`. Its
       `read(X, y)` gives the user's `Rows`, checked, and its `plan_fit(rows, seed)` a
       `PlannedFit`.
     - A `PlannedFit` has a `plan`, which users print, and `run(listeners)`, which does
@@ -135,10 +135,10 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
     _pending_rows: RowsT | None = None
 
     @abstractmethod
-    def _adapter(
+    def _fit_planner(
         self, like_fitted: bool = False
-    ) -> Adapter[RowsT, FittedModelT, EventT, PlanT]:
-        """The adapter that reads rows and plans their fit, for the current parameters.
+    ) -> FitPlanner[RowsT, FittedModelT, EventT, PlanT]:
+        """The planner that reads rows and plans their fit, for the current parameters.
 
         With `like_fitted`, rows must be of the kind that the model was fitted to.
         """
@@ -146,8 +146,8 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
     # Parameters
 
     def _require_valid_parameters(self) -> None:
-        """Raise a `ParameterError` for an invalid parameter: every adapter does."""
-        self._adapter()
+        """Raise a `ParameterError` for an invalid parameter: every planner does."""
+        self._fit_planner()
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The parameters; if `deep`, also the fields of `options`, as options__NAME."""
@@ -207,21 +207,21 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
         -------
         self : the fitted estimator
         """
-        planned_fit = self._plan_fit(X, y)
+        planned_fit = self._read_and_plan(X, y)
         is_prepared = isinstance(X, PreparedFit)
         return self._run_fit(planned_fit, listeners, owns_rows=is_prepared)
 
-    def _plan_fit(
+    def _read_and_plan(
         self, X: Any, y: Any, *, copies_rows: bool = False
     ) -> PlannedFit[RowsT, FittedModelT, EventT, PlanT]:
         """The planned fit of the user's X and y, which `prepare` may have planned."""
         if isinstance(X, PreparedFit):
             return X.planned_fit_for(self, y)
-        adapter = self._adapter()
-        rows = adapter.read(X, y)
+        planner = self._fit_planner()
+        rows = planner.read(X, y)
         if copies_rows:
             rows = rows.copy()
-        return adapter.plan_fit(rows, Seed.from_random_state(self.random_state))
+        return planner.plan_fit(rows, Seed.from_random_state(self.random_state))
 
     def _run_fit(
         self,
@@ -279,7 +279,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
             estimator has now, and has a copy of the rows: if X is large, it takes that
             much more memory.
         """
-        planned_fit = self._plan_fit(X, y, copies_rows=True)
+        planned_fit = self._read_and_plan(X, y, copies_rows=True)
         return PreparedFit(self, copied_parameters(self), planned_fit)
 
     def plan(self, X: Any, y: Any = None) -> PlanT:
@@ -310,8 +310,8 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
         """
         if isinstance(X, PreparedFit):
             return X.planned_fit_for(self, y).plan
-        adapter = self._adapter()
-        return adapter.plan_fit(adapter.read(X, y), self._seed_copy()).plan
+        planner = self._fit_planner()
+        return planner.plan_fit(planner.read(X, y), self._seed_copy()).plan
 
     def partial_fit(
         self,
@@ -364,13 +364,13 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
         (True, False)
         """
         current_rows = self._current_rows()
-        adapter = self._adapter(like_fitted=current_rows is not None)
-        new_rows = adapter.read(X, y)
+        planner = self._fit_planner(like_fitted=current_rows is not None)
+        new_rows = planner.read(X, y)
         if current_rows is None:
             rows = new_rows.copy()
         else:
             rows = current_rows.concatenate(new_rows)
-        return self._replace_rows(adapter, rows, refit, listeners)
+        return self._replace_rows(planner, rows, refit, listeners)
 
     def forget(
         self,
@@ -419,9 +419,9 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
         True
         """
         current_rows = self._required_rows()
-        adapter = self._adapter(like_fitted=True)
-        rows = remove_rows(current_rows, adapter.read(X, y))
-        return self._replace_rows(adapter, rows, refit, listeners)
+        planner = self._fit_planner(like_fitted=True)
+        rows = remove_rows(current_rows, planner.read(X, y))
+        return self._replace_rows(planner, rows, refit, listeners)
 
     def refit(self, *, listeners: Listeners[EventT] = ()) -> Self:
         """Fit all rows again, with the same seed and the current parameters.
@@ -438,12 +438,12 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
         self : the estimator
         """
         return self._replace_rows(
-            self._adapter(), self._required_rows(), True, listeners
+            self._fit_planner(), self._required_rows(), True, listeners
         )
 
     def _replace_rows(
         self,
-        adapter: Adapter[RowsT, FittedModelT, EventT, PlanT],
+        planner: FitPlanner[RowsT, FittedModelT, EventT, PlanT],
         rows: RowsT,
         refit: bool,
         listeners: Listeners[EventT],
@@ -452,7 +452,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
 
         Parameters
         ----------
-        adapter : the adapter that has read the rows; it plans their fit
+        planner : the planner that has read the rows; it plans their fit
         rows : all rows that the model shall have; nobody else changes them
         refit : whether to fit now
         listeners : the listeners of the fit
@@ -466,7 +466,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
             seed = self._record.seed
         else:
             seed = Seed.from_random_state(self.random_state)
-        planned_fit = adapter.plan_fit(rows, seed)
+        planned_fit = planner.plan_fit(rows, seed)
         return self._run_fit(planned_fit, all_listeners, owns_rows=True)
 
     # The model

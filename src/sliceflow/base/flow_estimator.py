@@ -1,6 +1,6 @@
 """`FlowEstimator`: what all flows of particles share.
 
-To follow a fit: `FlowEstimator.fit` → the adapter's `read` and `plan_fit` →
+To follow a fit: `FlowEstimator.fit` → the planner's `read` and `plan_fit` →
 `Estimator._run_fit` → the planned fit's `run` → `run_flow`, at the end of this module →
 `engine.flow.simulate` → the rest of `run`.
 """
@@ -42,7 +42,7 @@ from sliceflow.base.prepared_fit import PreparedFit, copied_parameters
 from sliceflow.base.protocols import (
     FittedFlow,
     FittedFlowT,
-    FlowAdapter,
+    FlowFitPlanner,
     FlowRowsT,
     Options,
     ParticleResult,
@@ -112,7 +112,7 @@ class FlowEstimator(
     """An estimator that moves particles onto the rows, step by step.
 
     It has particles, conditions, steps, checkpoints, ranks and a device. A subclass
-    provides what an `Estimator` needs, with a `FlowAdapter`, a `PlannedFlowFit` and a
+    provides what an `Estimator` needs, with a `FlowFitPlanner`, a `PlannedFlowFit` and a
     `FittedFlow`. Its constructor has the parameters that are annotated here.
     """
 
@@ -131,10 +131,10 @@ class FlowEstimator(
     particle_conditions_: NDArray[Any] | None
 
     @abstractmethod
-    def _adapter(
+    def _fit_planner(
         self, like_fitted: bool = False, ranks: Communicator = ONE_PROCESS
-    ) -> FlowAdapter[FlowRowsT, FittedFlowT, PlanT]:
-        """The adapter that reads rows and plans their fit, on these ranks."""
+    ) -> FlowFitPlanner[FlowRowsT, FittedFlowT, PlanT]:
+        """The planner that reads rows and plans their fit, on these ranks."""
 
     def _require_shared_parameters(self, flags: Sequence[str]) -> None:
         """Raise a `ParameterError` for the first invalid parameter that all flows have.
@@ -216,7 +216,7 @@ class FlowEstimator(
             folder = _checkpoint_folder(checkpoint_dir)
         require_real("checkpoint_every", checkpoint_every, 0, hint="it is in seconds")
         require_bool("keep_checkpoint", keep_checkpoint)
-        planned_fit = self._plan_fit(X, y, ranks)
+        planned_fit = self._read_and_plan(X, y, ranks)
         ranks = planned_fit.ranks
         if ranks.size > 1:  # all write checkpoints, or none
             folder_given = "None" if folder is None else "a folder"
@@ -248,8 +248,8 @@ class FlowEstimator(
         )
         if checkpoints.seed != planned_fit.seed:
             # The checkpoint is that of a fit with random_state=None.
-            adapter = self._adapter(ranks=planned_fit.ranks)
-            planned_fit = adapter.plan_fit(planned_fit.rows, checkpoints.seed)
+            planner = self._fit_planner(ranks=planned_fit.ranks)
+            planned_fit = planner.plan_fit(planned_fit.rows, checkpoints.seed)
         return planned_fit.with_checkpoints(checkpoints)
 
     def prepare(
@@ -273,10 +273,10 @@ class FlowEstimator(
             estimator has now, and has a copy of the rows: if X is large, it takes that
             much more memory.
         """
-        planned_fit = self._plan_fit(X, y, ranks, copies_rows=True)
+        planned_fit = self._read_and_plan(X, y, ranks, copies_rows=True)
         return PreparedFit(self, copied_parameters(self), planned_fit)
 
-    def _plan_fit(
+    def _read_and_plan(
         self,
         X: Any,
         y: Any,
@@ -291,14 +291,14 @@ class FlowEstimator(
             return X.planned_fit_for(self, y, ranks)
         if ranks is None:
             ranks = ONE_PROCESS
-        adapter = self._adapter(ranks=ranks)
+        planner = self._fit_planner(ranks=ranks)
         if ranks.size > 1:
-            self._require_same_on_all(ranks, adapter.device)
-        rows = adapter.read(X, y)
+            self._require_same_on_all(ranks, planner.device)
+        rows = planner.read(X, y)
         if copies_rows:
             rows = rows.copy()
         seed = ranks.broadcast(Seed.from_random_state(self.random_state))
-        return adapter.plan_fit(rows, seed)
+        return planner.plan_fit(rows, seed)
 
     def _require_same_on_all(self, ranks: Communicator, device: torch.device) -> None:
         """Raise an error unless several ranks can fit together.
@@ -487,8 +487,8 @@ class FlowEstimator(
                 fact = "this model has no particles: its file was saved without them"
                 hint = "save without particles, or fit again and save with particles"
                 raise DataError(fact, hint)
-            adapter = self._adapter(like_fitted=True)
-            particle_rows = adapter.read(self.particles_, self.particle_conditions_)
+            planner = self._fit_planner(like_fitted=True)
+            particle_rows = planner.read(self.particles_, self.particle_conditions_)
         save(self, path, particle_rows)
 
     if not TYPE_CHECKING:  # or every misspelt attribute would pass

@@ -1,6 +1,6 @@
 """What the shared core asks of a kind of data: typed seams that mypy checks.
 
-`Adapter.read` turns the user's X and y into rows, `Adapter.plan_fit` plans a fit of
+`FitPlanner.read` turns the user's X and y into rows, `FitPlanner.plan_fit` plans a fit of
 them: a `PlannedFit`, whose `run` does it.
 
 A plan runs no trial: settings that take one stay "auto" in it. `run` begins with
@@ -15,12 +15,12 @@ Who does what, for each kind of data (classes need not derive from a protocol: m
 compares their methods):
 
               vectors            vectors, local y         pictures
-`Adapter`     VectorAdapter      VectorAdapter            PictureAdapter
+`FitPlanner`     VectorFitPlanner      VectorFitPlanner            PictureFitPlanner
 `PlannedFit`  PlannedVectorFit   PlannedLocalVectorFit    PlannedPictureFit
 `FittedModel` FittedVectors      FittedLocalVectors       FittedPictures
 
               tables             densities by class       densities given y
-`Adapter`     TableAdapter       DensityAdapter           DensityAdapter
+`FitPlanner`     TableFitPlanner       DensityFitPlanner           DensityFitPlanner
 `PlannedFit`  PlannedTableFit    PlannedClassDensityFit   PlannedConditionalDensityFit
 `FittedModel` FittedTable        FittedClassDensities     FittedConditionalDensity
 """
@@ -236,7 +236,7 @@ class PlannedFlowFit(
         """The same fit, which writes checkpoints and resumes from the last one."""
 
 
-class Adapter(Protocol[RowsT, FittedModelT_co, EventT_co, PlanT_co]):
+class FitPlanner(Protocol[RowsT, FittedModelT_co, EventT_co, PlanT_co]):
     """Reads rows and plans their fit, for the parameters of one estimator."""
 
     def read(self, X: Any, y: Any) -> RowsT:
@@ -248,11 +248,11 @@ class Adapter(Protocol[RowsT, FittedModelT_co, EventT_co, PlanT_co]):
         """Plan a fit of these rows. Raises an error if that is impossible."""
 
 
-class FlowAdapter(
-    Adapter[FlowRowsT, FittedFlowT_co, FlowEvent, PlanT_co],
+class FlowFitPlanner(
+    FitPlanner[FlowRowsT, FittedFlowT_co, FlowEvent, PlanT_co],
     Protocol[FlowRowsT, FittedFlowT_co, PlanT_co],
 ):
-    """An adapter of a flow, which may run on several ranks."""
+    """A planner of a flow, which may run on several ranks."""
 
     @property
     def device(self) -> torch.device: ...

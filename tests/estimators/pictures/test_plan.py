@@ -120,7 +120,7 @@ def test_there_are_as_many_clusters_as_pictures_allow():
 
     def chosen(transport, steps, m, n, shape, mirror=False):
         flow = ImageFlow(transport=transport, steps_per_stage=steps, mirror=mirror)
-        parameters = flow._adapter().parameters
+        parameters = flow._fit_planner().parameters
         return choose_n_clusters(parameters, m, n, shape, torch.device("cuda"))
 
     for transport, steps, m, n, shape, expected in (

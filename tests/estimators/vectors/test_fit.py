@@ -193,7 +193,7 @@ def test_a_rare_class_is_sampled_as_itself(n_rare, changes):
 )
 def test_particle_conditions_have_the_datas_proportions(labels, m, sharing, seed):
     labels = np.array([0, 1, 2, 3, *labels])
-    rows = vectors()._adapter().read(np.zeros((len(labels), 1)), labels)
+    rows = vectors()._fit_planner().read(np.zeros((len(labels), 1)), labels)
     particles = ParticleAllocation.in_proportion(
         rows.conditions, m, sharing, Seed(seed)
     )
@@ -214,7 +214,7 @@ def test_particle_conditions_have_the_datas_proportions(labels, m, sharing, seed
 def test_a_flow_that_ignores_y_does_not_see_it():
     """Users still get the conditions of their particles."""
     labels = np.arange(12) % 3
-    rows = vectors()._adapter().read(np.zeros((12, 1)), labels)
+    rows = vectors()._fit_planner().read(np.zeros((12, 1)), labels)
     ignored = ParticleAllocation.in_proportion(
         rows.conditions, 24, "unconditional", Seed(0)
     )
@@ -365,10 +365,10 @@ def test_ranks_use_all_points_whatever_the_limit_of_a_step():
             options=VectorOptions(shrinkage=1.0, smoothing=0),
             device="cpu",
         )
-        adapter = flow._adapter(ranks=ranks)
-        rows = flow._adapter().read(x[:250], None)
+        planner = flow._fit_planner(ranks=ranks)
+        rows = flow._fit_planner().read(x[:250], None)
         rows = replace(rows, rank_shard=Shard(0, 250, 500))
-        planned_fits.append(adapter.plan_fit(rows, Seed(0)))
+        planned_fits.append(planner.plan_fit(rows, Seed(0)))
     limited, whole = planned_fits
     assert limited.plan.nbytes == whole.plan.nbytes
     assert limited.plan.seconds == whole.plan.seconds

@@ -34,7 +34,7 @@ from sliceflow.engine.labels import as_array
 from sliceflow.engine.random import RandomStateLike, Seed
 from sliceflow.engine.y_encoders import ClassEncoder
 from sliceflow.errors import DataError
-from sliceflow.estimators.density.fit import DensityAdapter
+from sliceflow.estimators.density.fit import DensityFitPlanner
 from sliceflow.estimators.density.fitted import FittedDensity
 from sliceflow.estimators.density.plan import DensityPlan
 from sliceflow.estimators.density.progress import DensityEvent
@@ -162,7 +162,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent, DensityPl
         tags.transformer_tags = TransformerTags()
         return tags
 
-    def _adapter(self, like_fitted: bool = False) -> DensityAdapter:
+    def _fit_planner(self, like_fitted: bool = False) -> DensityFitPlanner:
         require_int("n_steps", self.n_steps, 0, others=("auto",))
         require_real("penalty", self.penalty, 0, others=("auto",))
         require_int("n_components", self.n_components, 1, others=("auto",))
@@ -181,7 +181,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent, DensityPl
         if like_fitted:
             validate = self._validate_like_fitted
         device = resolve_device(self.device)
-        return DensityAdapter(
+        return DensityFitPlanner(
             parameters=parameters,
             bounds=self.bounds,
             device=device,

@@ -82,7 +82,7 @@ MIN_ROWS_TO_CHOOSE = 4
 
 
 @dataclass(frozen=True)
-class DensityAdapter:
+class DensityFitPlanner:
     """Reads the rows of a `SlicedDensity`, and plans their fit."""
 
     parameters: GaussianizationParameters

@@ -17,7 +17,7 @@ from sliceflow.devices import resolve_device
 from sliceflow.engine import transports
 from sliceflow.engine.random import RandomStateLike, Seed
 from sliceflow.errors import DataError, ParameterError
-from sliceflow.estimators.pictures.fit import PictureAdapter
+from sliceflow.estimators.pictures.fit import PictureFitPlanner
 from sliceflow.estimators.pictures.fitted import FittedPictures
 from sliceflow.estimators.pictures.inpainting import PictureClasses, complete_pictures
 from sliceflow.estimators.pictures.known_parts import (
@@ -393,13 +393,13 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PicturePlan, PictureA
         self.plan_ = plan
         return self
 
-    def _adapter(
+    def _fit_planner(
         self, like_fitted: bool = False, ranks: Communicator = ONE_PROCESS
-    ) -> PictureAdapter:
+    ) -> PictureFitPlanner:
         layout = None
         if like_fitted:
             layout = self._current_layout()
-        return PictureAdapter(
+        return PictureFitPlanner(
             self._validated_parameters(), resolve_device(self.device), layout, ranks
         )
 

@@ -1,6 +1,6 @@
 """The fit of pictures: read them, plan their fit, choose its start, and run it.
 
-`PictureAdapter` reads the user's pictures and plans their fit: a `PlannedPictureFit`.
+`PictureFitPlanner` reads the user's pictures and plans their fit: a `PlannedPictureFit`.
 Its `tune` chooses where particles start. Its `run` begins with that, and moves them
 onto the pictures that `TrainingPictures` loads for every stage.
 """
@@ -62,7 +62,7 @@ DARK_DIVISOR = 4
 
 
 @dataclass(frozen=True, eq=False)
-class PictureAdapter:
+class PictureFitPlanner:
     """Reads pictures and plans their fit, for the parameters of one `ImageFlow`."""
 
     parameters: PictureParameters
@@ -358,8 +358,8 @@ class PlannedPictureFit:
 
         Their start is in the parameters, so that this fit needs no trial itself.
         """
-        adapter = PictureAdapter(parameters, self.pictures.device, train.layout)
-        result = adapter.plan_fit(train, seed).run(())
+        planner = PictureFitPlanner(parameters, self.pictures.device, train.layout)
+        result = planner.plan_fit(train, seed).run(())
         assert result.particles is not None, "the fit of a flow gives its particles"
         return train.layout.read(result.particles.X)
 

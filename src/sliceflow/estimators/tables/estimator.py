@@ -17,7 +17,7 @@ from sliceflow.estimators.tables.describe_columns import describe_columns
 from sliceflow.estimators.tables.events import TableEvent
 from sliceflow.estimators.tables.files import read_if_path
 from sliceflow.estimators.tables.filled_dataframes import fill_dataframe
-from sliceflow.estimators.tables.fit import TableAdapter, TableHistory, check_no_y
+from sliceflow.estimators.tables.fit import TableFitPlanner, TableHistory, check_no_y
 from sliceflow.estimators.tables.fitted import FittedTable, SavedTable
 from sliceflow.estimators.tables.given_texts import parse_given_text
 from sliceflow.estimators.tables.parameters import (
@@ -163,12 +163,12 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
         self.random_state = random_state
         self.verbose = verbose
 
-    def _adapter(self, like_fitted: bool = False) -> TableAdapter:
-        """The adapter that reads and plans rows, for the current parameters."""
+    def _fit_planner(self, like_fitted: bool = False) -> TableFitPlanner:
+        """The planner that reads and plans rows, for the current parameters."""
         current_rows = None
         if like_fitted:
             current_rows = self._current_rows()
-        return TableAdapter(self._validated_parameters(), current_rows)
+        return TableFitPlanner(self._validated_parameters(), current_rows)
 
     def _validated_parameters(self) -> TableParameters:
         """The parameters, checked."""
@@ -228,7 +228,7 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
         assert isinstance(saved, SavedTable), "files of tables hold this"
         if rows is None:
             raise ValueError("the table has no rows")
-        return saved.with_table(self._adapter().infer_table(rows))
+        return saved.with_table(self._fit_planner().infer_table(rows))
 
     def _set_fitted(
         self,

@@ -42,7 +42,7 @@ def check_no_y(y: object) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class TableAdapter:
+class TableFitPlanner:
     """Reads and plans the rows of a `TableFlow`."""
 
     parameters: TableParameters

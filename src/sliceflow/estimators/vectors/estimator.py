@@ -27,7 +27,7 @@ from sliceflow.base.vector_rows import (
 from sliceflow.devices import resolve_device
 from sliceflow.engine import frames, transports
 from sliceflow.engine.random import RandomStateLike
-from sliceflow.estimators.vectors.fit import VectorAdapter
+from sliceflow.estimators.vectors.fit import VectorFitPlanner
 from sliceflow.estimators.vectors.fitted import FittedVectors
 from sliceflow.estimators.vectors.local import FittedLocalVectors, LocalVectorPlan
 from sliceflow.estimators.vectors.paper import PAPER
@@ -188,15 +188,15 @@ class SlicedWassersteinFlow(
         self.save_rows = save_rows
         self.options = options
 
-    def _adapter(
+    def _fit_planner(
         self, like_fitted: bool = False, ranks: Communicator = ONE_PROCESS
-    ) -> VectorAdapter:
+    ) -> VectorFitPlanner:
         validate: Callable[[Any], NDArray[Any]] = partial(
             checked_by_sklearn, estimator=self
         )
         if like_fitted:
             validate = self._validate_like_fitted
-        return VectorAdapter(
+        return VectorFitPlanner(
             self._validated_parameters(), resolve_device(self.device), validate, ranks
         )
 

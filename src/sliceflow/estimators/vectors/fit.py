@@ -66,7 +66,7 @@ from sliceflow.neighbors.smoothing import choose_smoothing_bandwidth
 
 
 @dataclass(frozen=True)
-class VectorAdapter:
+class VectorFitPlanner:
     """Reads rows of vectors and plans their fit, for one estimator."""
 
     parameters: VectorParameters
