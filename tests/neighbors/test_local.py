@@ -243,7 +243,7 @@ def test_another_k_or_bandwidth_samples_as_if_the_index_was_built_anew(sound):
 def test_damaged_settings_are_refused(changes, sound):
     sound.check_saved()
     with pytest.raises(ValueError, match="local"):
-        replace(sound, settings=replace(sound.settings, **changes)).check_saved()
+        LocalSampler(sound.x, sound.y, replace(sound.settings, **changes)).check_saved()
 
 
 def test_few_rows_of_many_columns_have_no_summary(monkeypatch, rng):

@@ -148,12 +148,13 @@ def fit_likelihood(
     used_columns = varying_columns(x)  # constant ones do not depend on θ
     if len(used_columns) == 0:
         raise DataError("all values of x are constant", "pass what was simulated")
-    x = x[:, used_columns]
-    density = fit_conditional_density(x, theta, seed.child("density"), FitProgress())
+    used_x = x[:, used_columns]
+    density_seed = seed.child("density")
+    density = fit_conditional_density(used_x, theta, density_seed, FitProgress())
     order = seed.child("starts").permutation(len(theta)).numpy()
     chosen = order[:MAX_CHAIN_STARTS]
     chain_starts = theta[chosen]
-    noise = density.to_noise(x[chosen], density.map_given(chain_starts))
+    noise = density.to_noise(used_x[chosen], density.map_given(chain_starts))
     return LikelihoodSampler(
         used_columns=used_columns,
         density=density,

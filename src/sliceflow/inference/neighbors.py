@@ -73,6 +73,7 @@ class NeighborSampler:
         self, encoded_x: Tensor, n: int, rng: np.random.Generator
     ) -> Floats:
         """Draw n samples (q, n, d) at observations (q, l), whatever the bounds."""
+        # The path (0, n) stays, because another one would change samples.
         seed = Seed(int(rng.integers(2**31))).child(0, n)
         samples = self.local_sampler.sample(encoded_x, n, seed).x
         theta = self.scaler.inverse_transform(samples.flatten(0, 1))

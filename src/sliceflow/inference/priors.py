@@ -27,6 +27,15 @@ __all__ = ["Prior"]
 MIN_VARIANCE_SHARE = 1e-10
 
 
+def _likeliest_kind(column: Floats, low: float, high: float) -> str:
+    """The kind of the prior of one parameter, by its draws (n,) between its bounds."""
+    log_probs = {"normal": normal_score(column)}
+    if np.isfinite(high - low):
+        log_probs["uniform"] = -float(np.log(high - low))
+    log_probs["log-normal"] = log_normal_score(column)
+    return max(log_probs, key=lambda kind: log_probs[kind])
+
+
 @dataclass(frozen=True, eq=False)
 class Prior:
     """The prior density of parameters θ (d,), up to a factor.
@@ -50,17 +59,11 @@ class Prior:
     @classmethod
     def from_data(cls, theta: Floats, low: Floats, high: Floats) -> Prior:
         """Fit the prior to draws theta (n, d) between bounds (d,)."""
-        d = theta.shape[1]
-        is_uniform = np.zeros(d, bool)
-        is_logged = np.zeros(d, bool)
-        for i, column in enumerate(theta.T):
-            scores = {"normal": normal_score(column)}
-            if np.isfinite(high[i] - low[i]):
-                scores["uniform"] = -float(np.log(high[i] - low[i]))
-            scores["log-normal"] = log_normal_score(column)
-            kind = max(scores, key=lambda name: scores[name])
-            is_uniform[i] = kind == "uniform"
-            is_logged[i] = kind == "log-normal"
+        kinds = []
+        for column, column_low, column_high in zip(theta.T, low, high, strict=True):
+            kinds.append(_likeliest_kind(column, column_low, column_high))
+        is_uniform = np.array([kind == "uniform" for kind in kinds])
+        is_logged = np.array([kind == "log-normal" for kind in kinds])
         gaussian = take_logs(theta, is_logged)[:, ~is_uniform]
         mean = gaussian.mean(axis=0)
         deviation = gaussian - mean

@@ -89,8 +89,8 @@ class _MoveNumbers(NamedTuple):
     Each decides something of a move.
     """
 
-    first: Floats  # from which chain the difference is taken
-    second: Floats  # the difference to which other chain it is
+    first: Floats  # the first of two chains, whose difference the move follows
+    second: Floats  # the second of them, another one
     leap: Floats  # whether the move is by the whole difference
     accept: Floats  # whether the move is accepted
     partial: Floats  # whether the move is in some of the coordinates only
@@ -122,11 +122,12 @@ def _differences(theta: Floats, others: Ints, numbers: _MoveNumbers) -> Floats:
     d = theta.shape[2]
     n_others = len(others)
     first = (numbers.first * n_others).astype(int)
+    # So many places further in the circle of the others, where the first is not.
     offset = 1 + (numbers.second * (n_others - 1)).astype(int)
     second = (first + offset) % n_others
-    differences = np.take_along_axis(
-        theta, others[first][:, :, None], axis=1
-    ) - np.take_along_axis(theta, others[second][:, :, None], axis=1)
+    first_theta = np.take_along_axis(theta, others[first][:, :, None], axis=1)
+    second_theta = np.take_along_axis(theta, others[second][:, :, None], axis=1)
+    differences = first_theta - second_theta
     is_partial = numbers.partial < PARTIAL_SHARE
     stays = numbers.coordinates > MEAN_COORDINATES / d
     differences[is_partial[:, :, None] & stays] = 0

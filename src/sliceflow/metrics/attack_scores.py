@@ -32,13 +32,13 @@ class AttackerKnowledge(NamedTuple):
     samples: Floats  # (n, c) samples, or fresh rows in their place
     reference: Floats  # (r, c), real rows that were not fitted
     is_categorical: list[bool]  # which columns hold codes
-    hidden: int  # the index of the column that the attacker wants to know
+    hidden_index: int  # of the column that the attacker wants to know
     seed: int
     device: str
 
 
-# What is known, and rows (m, c): scores (m,), which are high if a row was fitted.
-RowScore = Callable[[AttackerKnowledge, Floats], Floats]
+# From what is known, and rows (m, c), scores (m,): high if a row was fitted.
+ScoreFunction = Callable[[AttackerKnowledge, Floats], Floats]
 
 
 def distance_difference(known: AttackerKnowledge, rows: Floats) -> Floats:
@@ -125,21 +125,21 @@ def _attribute_disclosure(known: AttackerKnowledge, rows: Floats) -> Floats:
     """How well a forest that learns from samples guesses the hidden column."""
     from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
-    is_known = ~np.isnan(known.samples[:, known.hidden])
+    is_known = ~np.isnan(known.samples[:, known.hidden_index])
     samples = known.samples[is_known]
-    truth = rows[:, known.hidden]
+    truth = rows[:, known.hidden_index]
     if len(samples) == 0 or rows.shape[1] == 1:
         return np.zeros(len(rows))
     sample_points = _points_without_hidden(known, samples)
     row_points = _points_without_hidden(known, rows)
-    if known.is_categorical[known.hidden]:
+    if known.is_categorical[known.hidden_index]:
         classifier = RandomForestClassifier(_N_TREES, random_state=known.seed)
-        classifier.fit(sample_points, samples[:, known.hidden])
+        classifier.fit(sample_points, samples[:, known.hidden_index])
         probabilities = classifier.predict_proba(row_points)
         is_true = classifier.classes_ == truth[:, None]
         return np.asarray((probabilities * is_true).sum(axis=1))
     regressor = RandomForestRegressor(_N_TREES, random_state=known.seed)
-    regressor.fit(sample_points, samples[:, known.hidden])
+    regressor.fit(sample_points, samples[:, known.hidden_index])
     error = np.abs(regressor.predict(row_points) - truth)
     # A missing cell has no error; it is the worst guess, of members and others alike.
     return -np.where(np.isnan(error), np.inf, error)
@@ -147,7 +147,7 @@ def _attribute_disclosure(known: AttackerKnowledge, rows: Floats) -> Floats:
 
 def _points_without_hidden(known: AttackerKnowledge, rows: Floats) -> Floats:
     """Rows as points, without the hidden column."""
-    is_seen = np.arange(rows.shape[1]) != known.hidden
+    is_seen = np.arange(rows.shape[1]) != known.hidden_index
     is_categorical = [bool(c) for c in np.asarray(known.is_categorical)[is_seen]]
     return as_points(rows[:, is_seen], is_categorical, known.reference[:, is_seen])
 
@@ -158,7 +158,7 @@ class ScoredAttack(NamedTuple):
     In the text, {hidden} stands for the name of the hidden column.
     """
 
-    score: RowScore
+    score: ScoreFunction
     meaning: str
 
 

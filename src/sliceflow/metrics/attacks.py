@@ -19,7 +19,7 @@ from sliceflow.metrics.attack_results import SHADOW_ATTACK, Attack, Attacks
 from sliceflow.metrics.attack_scores import (
     SCORED_ATTACKS,
     AttackerKnowledge,
-    RowScore,
+    ScoreFunction,
     density_ratio,
     distance_difference,
     verbatim_values,
@@ -262,7 +262,7 @@ def _attack_samples(
         samples=encoded.samples,
         reference=others,
         is_categorical=encoded.is_categorical,
-        hidden=encoded.names.index(hidden),
+        hidden_index=encoded.names.index(hidden),
         seed=settings.seed,
         device=settings.device,
     )
@@ -284,7 +284,7 @@ def _attack_samples(
 
 
 def _run_attack(
-    score: RowScore,
+    score: ScoreFunction,
     knowledge: AttackerKnowledge,
     members: Floats,
     others: Floats,
@@ -361,7 +361,7 @@ def _score_outliers(
         # A row is no reference for itself: its distance would be 0.
         reference=np.delete(encoded.train, outliers, axis=0),
         is_categorical=encoded.is_categorical,
-        hidden=0,
+        hidden_index=0,
         seed=shadows.seed,
         device=shadows.device,
     )

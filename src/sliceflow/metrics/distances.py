@@ -271,16 +271,8 @@ def two_sample_score(
 
     require_int("n_trees", n_trees, 1)
     require_int("random_state", random_state, 0)
-    rng = np.random.default_rng(random_state)
-    samples = np.asarray(from_tensor(samples))
-    held_out = np.asarray(from_tensor(held_out))
-    n = min(len(samples), len(held_out))
-    if n < _MIN_ROWS:
-        fact = f"there are {len(samples)} samples and {len(held_out)} held-out rows"
-        raise DataError(fact, f"pass {_MIN_ROWS} or more")
-    compared_samples = samples[rng.permutation(len(samples))[:n]]
-    compared_held_out = held_out[rng.permutation(len(held_out))[:n]]
-    X = np.concatenate((compared_samples, compared_held_out))
+    X = _equally_many(samples, held_out, random_state)
+    n = len(X) // 2
     y = np.repeat([0, 1], n)
     is_forest = classifier is None
     if is_forest:
@@ -299,6 +291,23 @@ def two_sample_score(
             fold_classifier.fit(X[fitted_rows], y[fitted_rows])
         scores.append(scorer(fold_classifier, X[scored_rows], y[scored_rows]))
     return float(np.mean(scores))
+
+
+def _equally_many(samples: RowsLike, held_out: RowsLike, seed: int) -> NDArray[Any]:
+    """Samples (n, d), and then equally many held-out rows: random ones of the larger.
+
+    Both are in random order.
+    """
+    samples = np.asarray(from_tensor(samples))
+    held_out = np.asarray(from_tensor(held_out))
+    n = min(len(samples), len(held_out))
+    if n < _MIN_ROWS:
+        fact = f"there are {len(samples)} samples and {len(held_out)} held-out rows"
+        raise DataError(fact, f"pass {_MIN_ROWS} or more")
+    rng = np.random.default_rng(seed)
+    chosen_samples = samples[rng.permutation(len(samples))[:n]]
+    chosen_held_out = held_out[rng.permutation(len(held_out))[:n]]
+    return np.concatenate((chosen_samples, chosen_held_out))
 
 
 def _fit_by_all_threads(

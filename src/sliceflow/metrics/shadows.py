@@ -189,8 +189,8 @@ def _score_statistics(
         by_chance[i] = _measure_scores(
             _likelihood_ratios(statistics, exchanged), exchanged
         )
-    as_high = (by_chance[:, :2] >= observed[:2]).sum(axis=0)
-    p_value = float(2 * (1 + as_high.min()) / (1 + _N_PERMUTATIONS))
+    n_as_high = (by_chance[:, :2] >= observed[:2]).sum(axis=0)
+    p_value = float(2 * (1 + n_as_high.min()) / (1 + _N_PERMUTATIONS))
 
     n_outliers = scores.shape[1]
     bootstrap = np.empty((_N_BOOTSTRAPS, len(observed)))

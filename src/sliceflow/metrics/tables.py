@@ -187,32 +187,69 @@ def utility(
     is_categorical : which of the c columns hold codes
     target : the index of the column that is predicted
     """
-    from sklearn.metrics import r2_score, roc_auc_score
-
-    rows_to_learn = rows_to_learn[~np.isnan(rows_to_learn[:, target])]
-    held_out = held_out[~np.isnan(held_out[:, target])]
-    others = np.arange(len(is_categorical)) != target
-    if not others.any() or min(len(rows_to_learn), len(held_out)) < _MIN_UTILITY_ROWS:
+    train = _PredictionTask.from_rows(rows_to_learn, target)
+    test = _PredictionTask.from_rows(held_out, target)
+    has_predictors = train.X.shape[1] > 0
+    if not has_predictors or min(len(train.y), len(test.y)) < _MIN_UTILITY_ROWS:
         return float("nan")
     is_category = is_categorical[target]
-    others_are_categorical = [bool(c) for c in np.asarray(is_categorical)[others]]
-    settings = _boosting_settings(len(rows_to_learn))
+    others_are_categorical = np.delete(is_categorical, target).tolist()
+    settings = _boosting_settings(len(train.y))
     trees = boosted_trees(others_are_categorical, settings, regress=not is_category)
-    if not is_category:
-        trees.fit(rows_to_learn[:, others], rows_to_learn[:, target])
-        return float(r2_score(held_out[:, target], trees.predict(held_out[:, others])))
-    # Classes of one row cannot be learnt, and those that are not tested have no AUC.
-    classes, counts = np.unique(rows_to_learn[:, target], return_counts=True)
-    classes = np.intersect1d(classes[counts >= 2], held_out[:, target])
+    if is_category:
+        return _auc_of_classifier(trees, train, test)
+    return _r2_of_regressor(trees, train, test)
+
+
+class _PredictionTask(NamedTuple):
+    """A column of a table to predict, from all others."""
+
+    X: Floats  # (n, c − 1)
+    y: Floats  # (n,)
+
+    @classmethod
+    def from_rows(cls, rows: Floats, target: int) -> _PredictionTask:
+        """The column with the index `target`, in the rows (n, c) that have it."""
+        known = rows[~np.isnan(rows[:, target])]
+        return cls(np.delete(known, target, axis=1), known[:, target])
+
+    def take_classes(self, classes: Floats) -> _PredictionTask:
+        """Only the rows whose y is one of these classes."""
+        is_taken = np.isin(self.y, classes)
+        return _PredictionTask(self.X[is_taken], self.y[is_taken])
+
+
+def _r2_of_regressor(
+    regressor: Pipeline, train: _PredictionTask, test: _PredictionTask
+) -> float:
+    """The R² of a regressor in test rows after it has learnt from train rows."""
+    from sklearn.metrics import r2_score
+
+    regressor.fit(train.X, train.y)
+    return float(r2_score(test.y, regressor.predict(test.X)))
+
+
+def _auc_of_classifier(
+    classifier: Pipeline, train: _PredictionTask, test: _PredictionTask
+) -> float:
+    """The AUC of a classifier in test rows after it has learnt from train rows.
+
+    It is NaN if there are fewer than two classes to learn and to test. Classes of one
+    row cannot be learnt.
+    """
+    from sklearn.metrics import roc_auc_score
+
+    train_classes, counts = np.unique(train.y, return_counts=True)
+    classes = np.intersect1d(train_classes[counts >= 2], test.y)
     if len(classes) < 2:
         return float("nan")
-    rows_to_learn = rows_to_learn[np.isin(rows_to_learn[:, target], classes)]
-    held_out = held_out[np.isin(held_out[:, target], classes)]
-    trees.fit(rows_to_learn[:, others], rows_to_learn[:, target])
-    probabilities = trees.predict_proba(held_out[:, others])
+    learnt = train.take_classes(classes)
+    tested = test.take_classes(classes)
+    classifier.fit(learnt.X, learnt.y)
+    probabilities = classifier.predict_proba(tested.X)
     if len(classes) == 2:
         probabilities = probabilities[:, 1]
-    return float(roc_auc_score(held_out[:, target], probabilities, multi_class="ovr"))
+    return float(roc_auc_score(tested.y, probabilities, multi_class="ovr"))
 
 
 def rare_value_share(

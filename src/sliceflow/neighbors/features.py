@@ -179,23 +179,23 @@ def fit_ridge(feature_map: FeatureMap, y: Tensor, targets: Tensor) -> Tensor:
     `_PENALTIES` with the least leave-one-out error.
     """
     stride = math.ceil(len(y) / _MAX_RIDGE_ROWS)
-    y = y[::stride]
-    targets = targets[::stride] - targets[::stride].mean(0)
-    n = len(y)
-    feature_mean, gram, cross = _products(feature_map, y, targets)
+    fitted_y = y[::stride]
+    centered_targets = targets[::stride] - targets[::stride].mean(0)
+    n = len(fitted_y)
+    feature_mean, gram, cross = _products(feature_map, fitted_y, centered_targets)
     # Along the eigenvectors of the Gram matrix, a penalty only divides.
     eigenvalues, vectors = torch.linalg.eigh(gram)
-    cross = vectors.T @ cross
+    rotated_cross = vectors.T @ cross
 
     scored = slice(None, None, math.ceil(n / _MAX_SCORED_ROWS))
-    features = (feature_map(y[scored]) - feature_mean) @ vectors
+    features = (feature_map(fitted_y[scored]) - feature_mean) @ vectors
     least_error = math.inf
-    best_coefficients = cross
+    best_coefficients = rotated_cross
     for penalty in _PENALTIES * float(eigenvalues.mean()):
         shrinkage = 1 / (eigenvalues.clamp(min=0) + penalty)
-        coefficients = shrinkage[:, None] * cross
+        coefficients = shrinkage[:, None] * rotated_cross
         leverage = features.square() @ shrinkage + 1 / n
-        residuals = targets[scored] - features @ coefficients
+        residuals = centered_targets[scored] - features @ coefficients
         error = _leave_one_out_error(residuals, leverage)
         if error < least_error:
             least_error = error
@@ -255,14 +255,24 @@ def relevance(x: Tensor, y: Tensor) -> Tensor:
         return weights
     chosen = Seed(0).child("some").permutation(len(y))[:_MAX_TREE_ROWS]
     columns = (y * weights)[chosen][:, varies]
-    shuffled = columns[Seed(0).child("shuffled").permutation(len(columns))]
-    targets = standardized_moments(x[chosen])
-    importances = _tree_importances(torch.cat((columns, shuffled), 1), targets)
-    of_columns, of_shuffled = importances.view(2, -1)
-    excess = (of_columns - of_shuffled.max()).clamp(min=0)
-    if excess.sum() > 0:
-        weights[varies] *= (len(excess) * excess / excess.sum()).sqrt()
+    importances = _importances_beyond_chance(columns, standardized_moments(x[chosen]))
+    if importances.sum() > 0:
+        relative = len(importances) * importances / importances.sum()
+        weights[varies] *= relative.sqrt()
     return weights
+
+
+def _importances_beyond_chance(columns: Tensor, targets: Tensor) -> Tensor:
+    """The importance (p,) of columns (n, p) for targets (n, t), at least 0.
+
+    What the most important of the shuffled columns reaches, by chance, is subtracted.
+    """
+    shuffled = columns[Seed(0).child("shuffled").permutation(len(columns))]
+    importances = _tree_importances(torch.cat((columns, shuffled), 1), targets)
+    n_columns = columns.shape[1]
+    of_columns = importances[:n_columns]
+    of_shuffled = importances[n_columns:]
+    return (of_columns - of_shuffled.max()).clamp(min=0)
 
 
 def _tree_importances(predictors: Tensor, targets: Tensor) -> Tensor:

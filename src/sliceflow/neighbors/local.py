@@ -90,14 +90,15 @@ class LocalSettings:
     n_random_features: Count = 0  # features of y beside its l columns
 
 
-class _FarThreshold(NamedTuple):
-    """The distance from the rows beyond which a condition counts as far."""
+class _ConditionSpacing(NamedTuple):
+    """How far apart the conditions of the rows are, to tell whether another is far.
+
+    Distances are in standard deviations of y.
+    """
 
     row_index: RowIndex  # of the distinct conditions
     inverse_scale: Tensor  # (l,)
-    # The largest distance of a condition to its tenth neighbor, in standard deviations
-    # of y.
-    distance: float
+    max_distance_to_tenth: float  # of a condition to its tenth neighbor
 
 
 class LocalDraws(NamedTuple):
@@ -115,7 +116,11 @@ class _RepeatedConditions(NamedTuple):
 
 
 def _group_by_frequency(y0: Tensor) -> Iterator[_RepeatedConditions]:
-    """The distinct conditions of y0 (q, l), grouped by how often they occur."""
+    """The distinct conditions of y0 (q, l), grouped by how often they occur.
+
+    Of conditions a, b, a, c, a first come b and c, with the indices [[1], [3]], and
+    then a, with [[0, 2, 4]].
+    """
     distinct, inverse, counts = torch.unique(
         y0, dim=0, return_inverse=True, return_counts=True
     )
@@ -162,20 +167,23 @@ class _ConditionIndex:
 class LocalSampler:
     """Samples of x given y, from rows whose y is near.
 
-    Tensors are finite and in float64, here and in all methods.
-
     Parameters
     ----------
-    x, y : the rows (n, d), and their conditions (n, l)
+    x, y : the rows (n, d), and their conditions (n, l); both in float64, and finite, as
+        rows of a fit are
     settings : how neighbors are found, and how far samples go along them
-    shared_index : the index of another sampler of the same rows; its k or bandwidth
-        may be another
+    shared_index : the index of another sampler of the same rows, whose settings differ
+        in k or the bandwidth only
     """
 
     x: Tensor
     y: Tensor
     settings: LocalSettings
     shared_index: _ConditionIndex | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        assert self.x.dtype == torch.float64, "rows are in float64"
+        assert self.y.dtype == torch.float64, "conditions are in float64"
 
     def with_n_neighbors(self, n_neighbors: int) -> LocalSampler:
         """A sampler of the same rows and index with another number of neighbors."""
@@ -192,13 +200,13 @@ class LocalSampler:
         n, n_columns = self.y.shape
         settings = self.settings
         width, n_projected = settings.projection.shape
-        fits = (
+        is_consistent = (
             1 <= settings.n_neighbors <= n
             and 0 <= settings.n_random_features <= _MAX_RANDOM_FEATURES
             and n_projected > 0
             and width == n_columns + settings.n_random_features
         )
-        if not fits:
+        if not is_consistent:
             raise ValueError(
                 f"local settings do not fit {n} rows with {n_columns} columns of y: "
                 f"{settings}"
@@ -228,23 +236,22 @@ class LocalSampler:
 
     @cached_property
     def _condition_index(self) -> _ConditionIndex:
-        """The index of the conditions: the shared one, if it has the same features."""
+        """The index of the conditions of the rows: the shared one, if there is one."""
+        if self.shared_index is not None:
+            return self.shared_index
         settings = self.settings
-        shared = self.shared_index
-        if shared is not None and shared.projection is settings.projection:
-            return shared
         return _ConditionIndex(self.y, settings.projection, settings.n_random_features)
 
     @cached_property
-    def _far_threshold(self) -> _FarThreshold:
-        """How far the tenth neighbors of rows are."""
+    def _spacing(self) -> _ConditionSpacing:
+        """How far the conditions of the rows are apart."""
         inverse_scale = inverse_deviation(self.y)
         distinct = torch.unique(self.y * inverse_scale, dim=0)
         index = build_index(distinct)
         measured = distinct[:: max(1, len(distinct) // _N_FAR_ROWS)]
         k = min(_N_FAR_NEIGHBORS, len(distinct))
         distances, _ = query_index(index, measured, k)
-        return _FarThreshold(index, inverse_scale, float(distances.max()))
+        return _ConditionSpacing(index, inverse_scale, float(distances.max()))
 
     def warn_if_far(self, y0: Tensor, name: str, indices: Tensor | None = None) -> None:
         """Warn of the condition of y0 (q, l) farthest from the rows, if it is far.
@@ -252,12 +259,11 @@ class LocalSampler:
         `name` is what the user calls y; `indices` (q,) are the conditions' places in
         it.
         """
-        threshold = self._far_threshold
-        points = y0 * threshold.inverse_scale
-        distances = query_index(threshold.row_index, points, 1)[0][:, 0]
+        spacing = self._spacing
+        distances, _ = query_index(spacing.row_index, y0 * spacing.inverse_scale, 1)
         farthest = int(distances.argmax())
         distance = float(distances[farthest])
-        if distance <= threshold.distance:
+        if distance <= spacing.max_distance_to_tenth:
             return
         index = farthest
         if indices is not None:
@@ -265,7 +271,7 @@ class LocalSampler:
         warn_user(
             f"{name}[{index}] is {distance:.3g} standard deviations of {name} from the "
             "nearest row, where rows have ten neighbors within "
-            f"{threshold.distance:.3g}: its samples are extrapolated"
+            f"{spacing.max_distance_to_tenth:.3g}: its samples are extrapolated"
         )
 
     def neighborhoods(
@@ -328,25 +334,21 @@ class LocalSampler:
         samples = torch.empty(len(y0), n, self.x.shape[1], dtype=torch.float64)
         row_indices = torch.empty(len(y0), n, dtype=torch.int64)
         conditions_per_chunk, samples_per_chunk = self._chunk_sizes(n)
-        for conditions in chunks(len(y0), conditions_per_chunk):
+        for condition_slice in chunks(len(y0), conditions_per_chunk):
             neighborhoods = self.neighborhoods(
-                y0[conditions], max_components=max_components
+                y0[condition_slice], max_components=max_components
             )
-            for part in chunks(n, samples_per_chunk):
-                seed_of_part = seed  # the first part has the seed itself
-                if part.start > 0:
-                    seed_of_part = seed.child("from", part.start)
+            for sample_slice in chunks(n, samples_per_chunk):
                 draws = sample_neighborhoods(
                     neighborhoods,
-                    part.stop - part.start,
+                    sample_slice.stop - sample_slice.start,
                     self.settings.bandwidth,
-                    seed_of_part,
-                    conditions.start,
+                    _seed_of_samples(seed, sample_slice),
+                    first_condition=condition_slice.start,
                 )
-                samples[conditions, part] = draws.x
-                row_indices[conditions, part] = neighborhoods.row_indices.gather(
-                    1, draws.neighbors
-                )
+                drawn_from = neighborhoods.row_indices.gather(1, draws.neighbors)
+                samples[condition_slice, sample_slice] = draws.x
+                row_indices[condition_slice, sample_slice] = drawn_from
         # A column of one value stays as it is, to the last bit.
         varies = (self.x != self.x[0]).any(0)
         return LocalDraws(torch.where(varies, samples, self.x[0]), row_indices)
@@ -365,6 +367,13 @@ class LocalSampler:
         values_per_condition = max(mixture, distances, noise)
         conditions_per_chunk = max(1, _MAX_VALUES // values_per_condition)
         return conditions_per_chunk, samples_per_chunk
+
+
+def _seed_of_samples(seed: Seed, sample_slice: slice) -> Seed:
+    """The seed of some of the samples of a condition: of the first, `seed` itself."""
+    if sample_slice.start == 0:
+        return seed
+    return seed.child("from", sample_slice.start)
 
 
 def fit_local_sampler(
@@ -489,7 +498,8 @@ def _try_ks(sampler: LocalSampler, min_k: int, max_k: int) -> dict[int, Tensor]:
     while True:
         k = min(k, max_k)
         log_likelihoods[k] = _log_likelihood(sampler.with_n_neighbors(k), held_out)
-        fell_twice = _likeliest(log_likelihoods) not in list(log_likelihoods)[-2:]
+        last_two = list(log_likelihoods)[-2:]
+        fell_twice = _likeliest(log_likelihoods) not in last_two
         if k == max_k or fell_twice:
             return log_likelihoods
         k *= 2

@@ -5,7 +5,8 @@ x = a + B(y − y₀) + noise, fitted by expectation maximization, with K by BIC
 moves along the regression of its component, to xᵢ − B(yᵢ − y₀), which is the regression
 adjustment of Beaumont, Zhang and Balding (2002).
 
-Shapes: q conditions with k neighbors each, d columns of x, l columns of y.
+Shapes: q conditions with k neighbors each, d columns of x, l columns of y, n components
+of a mixture.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Neighborhoods:
     weights: Tensor  # (q, k); the weights of a condition sum to 1
     components: Tensor  # (q, k), the regression to which each row belongs
     row_indices: Tensor  # (q, k)
-    inflation: Tensor  # (q,), √(n/(n − p)) for p coefficients on n effective rows
+    inflation: Tensor  # (q,), the factor by which residuals underestimate the noise
     log_density: Tensor  # (q,), of the mixture at the points asked for; else empty
 
 
@@ -84,16 +85,17 @@ def adjust_by_regression(
     best = _BestMixtures.without_any(x, density_at is not None)
     # The conditions (q,) whose BIC got better with each component so far.
     improved = torch.ones(len(x), dtype=torch.bool)
-    for n in range(1, max_components + 1):
+    for n_components in range(1, max_components + 1):
         points = None
         if density_at is not None:
             points = density_at[improved]
         adjusted = _adjust_by_mixture(
-            x[improved], offsets[improved], weights[improved], n, points
+            x[improved], offsets[improved], weights[improved], n_components, points
         )
         is_better = adjusted.bic < best.bic[improved]
         if not bool(is_better.any()):
             break
+        # `is_better` has an item for each True of `improved`, and replaces it.
         improved = improved.masked_scatter(improved, is_better)
         best.update(improved, adjusted.select(is_better))
     inflation = _inflation(weights, best.components, n_slopes=offsets.shape[2])
@@ -153,10 +155,14 @@ class _BestMixtures:
 
 
 def _adjust_by_mixture(
-    x: Tensor, offsets: Tensor, weights: Tensor, n: int, density_at: Tensor | None
+    x: Tensor,
+    offsets: Tensor,
+    weights: Tensor,
+    n_components: int,
+    density_at: Tensor | None,
 ) -> _AdjustedRows:
-    """Move neighbors along a mixture of n regressions; see `adjust_by_regression`."""
-    fitted = _fit_mixture(x, offsets, weights, n)
+    """Move neighbors along a mixture of regressions; see `adjust_by_regression`."""
+    fitted = _fit_mixture(x, offsets, weights, n_components)
     mixture = fitted.mixture
     log_density = None
     if density_at is not None:
@@ -181,10 +187,14 @@ def _explained_by_offsets(
 
 
 def _inflation(weights: Tensor, components: Tensor, n_slopes: int) -> Tensor:
-    """The factor √(n/(n − p)) (q,), by which residuals underestimate the noise."""
-    n = _effective_rows(weights)
-    p = (components.amax(1) + 1) * (n_slopes + 1)
-    return (n / torch.maximum(n - p, n / 2)).sqrt()
+    """The factor (q,) by which residuals underestimate the noise, at most √2.
+
+    It is √(rows/(rows − coefficients)), with the effective number of rows.
+    """
+    n_rows = _effective_rows(weights)
+    n_coefficients = (components.amax(1) + 1) * (n_slopes + 1)
+    n_free = torch.maximum(n_rows - n_coefficients, n_rows / 2)
+    return (n_rows / n_free).sqrt()
 
 
 def _effective_rows(weights: Tensor) -> Tensor:
@@ -233,28 +243,32 @@ class _FittedMixture(NamedTuple):
     components: Tensor  # (q, k), the most likely of each row
 
 
-def _fit_mixture(x: Tensor, offsets: Tensor, weights: Tensor, n: int) -> _FittedMixture:
-    """Fit n regressions of x (q, k, d) on offsets (q, k, l), with weights (q, k)."""
+def _fit_mixture(
+    x: Tensor, offsets: Tensor, weights: Tensor, n_components: int
+) -> _FittedMixture:
+    """Fit regressions of x (q, k, d) on offsets (q, k, l), with weights (q, k)."""
     d = x.shape[2]
     n_rows = _effective_rows(weights)
     weights = weights * n_rows[:, None]
     mean = (weights[..., None] * x).sum(1, keepdim=True) / n_rows[:, None, None]
     z = _as_columns(x - mean, offsets)
-    if n == 1:
+    if n_components == 1:
         responsibilities = torch.ones_like(weights)[:, None]
     else:
-        responsibilities = _fit_em(z, x - mean, weights, mean, n)
+        responsibilities = _fit_em(z, x - mean, weights, mean, n_components)
     mixture = _fit_regressions(z, responsibilities * weights[:, None], mean)
     log_p = mixture.log_density(z)
     log_likelihood = (weights * torch.logsumexp(log_p, 1)).sum(1)
     n_coefficients = d * (offsets.shape[2] + 1)
     n_covariances = d * (d + 1) / 2
-    n_parameters = n * (n_coefficients + n_covariances + 1) - 1
+    n_parameters = n_components * (n_coefficients + n_covariances + 1) - 1
     bic = n_parameters * n_rows.log() - 2 * log_likelihood
     return _FittedMixture(mixture, bic, components=log_p.argmax(1))
 
 
-def _fit_em(z: Tensor, x: Tensor, weights: Tensor, mean: Tensor, n: int) -> Tensor:
+def _fit_em(
+    z: Tensor, x: Tensor, weights: Tensor, mean: Tensor, n_components: int
+) -> Tensor:
     """Responsibilities (q, n, k) of n components for the rows, by EM.
 
     The rows are the columns of z (q, f, k), and x (q, k, d) without the mean.
@@ -263,7 +277,7 @@ def _fit_em(z: Tensor, x: Tensor, weights: Tensor, mean: Tensor, n: int) -> Tens
     stride = math.ceil(x.shape[1] / _EM_ROWS)
     z_subset = z[:, :, ::stride].contiguous()
     weights_subset = weights[:, ::stride]
-    responsibilities = _k_means(x[:, ::stride], weights_subset, n)
+    responsibilities = _k_means(x[:, ::stride], weights_subset, n_components)
     for _ in range(_EM_ITERATIONS):
         mass = responsibilities * weights_subset[:, None]
         mixture = _fit_regressions(z_subset, mass, mean)
@@ -355,21 +369,21 @@ def _pooled_variances(
     return (pooled.clamp(min=0) + least) / total[..., None]
 
 
-def _k_means(x: Tensor, weights: Tensor, n: int) -> Tensor:
+def _k_means(x: Tensor, weights: Tensor, n_clusters: int) -> Tensor:
     """Clusters (q, n, k) of rows x (q, k, d), as zeros and ones.
 
     They are the best of several, which begin at different centers.
     """
     q, k, d = x.shape
     relative_weights = (weights / weights.sum(1, keepdim=True))[..., None]
-    x = x - (relative_weights * x).sum(1, keepdim=True)
-    variances = (relative_weights * x.square()).sum(1, keepdim=True)
-    standardized = x / (variances + SMALLEST_POSITIVE).sqrt()
+    centered = x - (relative_weights * x).sum(1, keepdim=True)
+    variances = (relative_weights * centered.square()).sum(1, keepdim=True)
+    standardized = centered / (variances + SMALLEST_POSITIVE).sqrt()
     best_cost = x.new_full((q,), math.inf)
     labels = torch.zeros(q, k, dtype=torch.int64)
     for start in range(_N_STARTS):
-        u = Seed(0).child("clusters", start).uniform(1, n).expand(q, -1).contiguous()
-        first_rows = choose_by_weight(weights, u)
+        u = Seed(0).child("clusters", start).uniform(1, n_clusters)
+        first_rows = choose_by_weight(weights, u.expand(q, -1).contiguous())
         centers = standardized.gather(1, first_rows[..., None].expand(-1, -1, d))
         for _ in range(_LLOYD_ITERATIONS):
             centers = _cluster_means(standardized, weights, centers)
@@ -378,7 +392,8 @@ def _k_means(x: Tensor, weights: Tensor, n: int) -> Tensor:
         better = cost < best_cost
         labels = torch.where(better[:, None], nearest, labels)
         best_cost = torch.minimum(best_cost, cost)
-    return torch.nn.functional.one_hot(labels, n).to(x.dtype).mT.contiguous()
+    in_cluster = torch.nn.functional.one_hot(labels, n_clusters).to(x.dtype)
+    return in_cluster.mT.contiguous()
 
 
 def _cluster_means(x: Tensor, weights: Tensor, centers: Tensor) -> Tensor:

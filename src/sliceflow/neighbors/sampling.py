@@ -65,18 +65,22 @@ class NeighborhoodDraws(NamedTuple):
 
 
 def sample_neighborhoods(
-    neighborhoods: Neighborhoods, n: int, bandwidth: float, seed: Seed, first: int = 0
+    neighborhoods: Neighborhoods,
+    n: int,
+    bandwidth: float,
+    seed: Seed,
+    first_condition: int = 0,
 ) -> NeighborhoodDraws:
     """n new points at each condition.
 
     A point is an adjusted row, drawn by weight, plus the bandwidth times a Gaussian
     with the covariance of the rows nearest to it. Points are scaled to the covariance
-    that rows have within components. `first` is the index of the first condition, so
+    that rows have within components. `first_condition` is the index of the first, so
     that draws do not depend on how conditions are divided into batches.
     """
     q, k, d = neighborhoods.x.shape
     n_measured = max(n, MIN_COVARIANCE_DRAWS)
-    u = seed.child("row").uniform(q, n_measured, first_row=first)
+    u = seed.child("row").uniform(q, n_measured, first_row=first_condition)
     chosen = choose_by_weight(neighborhoods.weights, u)
     if k == 1:
         x = neighborhoods.x.expand(q, n, d).clone()
@@ -86,17 +90,17 @@ def sample_neighborhoods(
     nearest = _noise_row_indices(chosen, scaled, neighborhoods.components)
     noise_rows = _take_rows(centered.x, nearest.flatten(1)).view(*nearest.shape, d)
 
-    noise = _draw_noise(noise_rows[:, :n], seed.child("noise"), first)
+    noise = _draw_noise(noise_rows[:, :n], seed.child("noise"), first_condition)
     scaling = _covariance_scaling(neighborhoods, centered.x, noise_rows, bandwidth)
     chosen = chosen[:, :n]
     deviation = (_take_rows(centered.x, chosen) + bandwidth * noise) @ scaling
     return NeighborhoodDraws(_take_rows(centered.means, chosen) + deviation, chosen)
 
 
-def _draw_noise(noise_rows: Tensor, seed: Seed, first: int) -> Tensor:
+def _draw_noise(noise_rows: Tensor, seed: Seed, first_condition: int) -> Tensor:
     """Gaussian noise (q, n, d), each with the covariance of its rows (q, n, r, d)."""
     q, n, n_rows, _ = noise_rows.shape
-    w = seed.normal(q, n * N_NOISE_ROWS, first_row=first)
+    w = seed.normal(q, n * N_NOISE_ROWS, first_row=first_condition)
     w = w.view(q, n, 1, N_NOISE_ROWS)[..., :n_rows]
     return local_noise(noise_rows, w)[:, :, 0]
 

@@ -51,18 +51,10 @@ class ClassNeighbors:
         x = self.x[::stride]
         draws = self._along_neighbors(bandwidth, draws_per_row, seed, stride)
         deviations = (draws - draws.mean((0, 1))).flatten(0, 1)
-        centered = x - x.mean(0)
-        if x.shape[1] > _MAX_COVARIANCE_COLUMNS:
-            variances = deviations.square().mean(0).clamp(min=SMALLEST_POSITIVE)
-            deviations *= (centered.square().mean(0) / variances).sqrt()
-        else:
-            with one_thread():
-                covariance = deviations.T @ deviations / len(deviations)
-                wanted = centered.T @ centered / len(x)
-            deviations = deviations @ bures_wasserstein_map(covariance, wanted)
+        moved = _with_covariance_of(x, deviations).view(draws.shape) + x.mean(0)
         # A column of one value stays as it is, to the last bit.
         varies = (x != x[0]).any(0)
-        return torch.where(varies, x.mean(0) + deviations.view(draws.shape), x[0])
+        return torch.where(varies, moved, x[0])
 
     def _along_neighbors(
         self, bandwidth: float, draws_per_row: int, seed: Seed, stride: int
@@ -84,6 +76,23 @@ class ClassNeighbors:
             noise = local_noise(self.x[neighbors[block]], w_per_draw)
             draws[block] = x[block, None] + bandwidth * noise
         return draws
+
+
+def _with_covariance_of(x: Tensor, deviations: Tensor) -> Tensor:
+    """Deviations (m, d) from a mean, mapped to the covariance of rows x (n, d).
+
+    They are mapped linearly, and as little as possible. With many columns, they get the
+    variances of the rows only.
+    """
+    row_deviations = x - x.mean(0)
+    if x.shape[1] > _MAX_COVARIANCE_COLUMNS:
+        variances = deviations.square().mean(0).clamp(min=SMALLEST_POSITIVE)
+        row_variances = row_deviations.square().mean(0)
+        return deviations * (row_variances / variances).sqrt()
+    with one_thread():
+        covariance = deviations.T @ deviations / len(deviations)
+        row_covariance = row_deviations.T @ row_deviations / len(x)
+    return deviations @ bures_wasserstein_map(covariance, row_covariance)
 
 
 def find_class_neighbors(x: Tensor, y: FlowY | None, k: int) -> list[ClassNeighbors]:

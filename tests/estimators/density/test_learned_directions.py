@@ -28,7 +28,8 @@ def test_the_direction_of_a_wave_is_found(rng):
     frequencies = learned.frequencies
     cosine = np.abs(w @ frequencies) / np.linalg.norm(frequencies, axis=0)
     assert np.median(cosine) / np.linalg.norm(w) > 0.9
-    groups, stages = learned.groups()
+    groups = learned.group_of_each_feature()
+    stages = learned.stage_of_each_group()
     assert len(groups) == learned.features(y[:2]).shape[1]
     assert int(groups.max()) + 1 == len(stages)
 

@@ -108,7 +108,8 @@ def test_constant_conditions_and_few_values_are_allowed(rng):
     y = np.column_stack((np.full(200, 3.0), np.arange(200) % 2))
     basis = SmoothBasis.from_data(y, Seed(0))
     features = basis.features(y)
-    groups, stages = basis.groups()
+    groups = basis.group_of_each_feature()
+    stages = basis.stage_of_each_group()
     assert features.shape == (200, len(groups))
     assert len(stages) == int(groups.max()) + 1
     x = y[:, 1:] + rng.normal(size=(200, 1))

@@ -29,12 +29,12 @@ def moons(n, noise=0.1, seed=0):
     return make_moons(n, noise=noise, random_state=seed)
 
 
-def smooth_rows(x, y=None, h=0.8, times=50, spread_columns=()):
+def smooth_rows(x, y=None, h=0.8, times=50, heavy_tailed=()):
     """The draws of rows for the flow, and for its axis steps."""
-    is_spread = torch.isin(torch.arange(x.shape[1]), torch.tensor(spread_columns))
+    is_heavy_tailed = torch.isin(torch.arange(x.shape[1]), torch.tensor(heavy_tailed))
     smoother = Smoother(h, x, find_class_neighbors(x, y, 20))
     for_flow = smoother.draw_for_flow(times, Seed(0))
-    return for_flow, smoother.draw_for_axes(times, Seed(0), is_spread)
+    return for_flow, smoother.draw_for_axes(times, Seed(0), is_heavy_tailed)
 
 
 def smoothed(h="auto", m=None, n_steps=60, k=20, **more):
@@ -74,7 +74,7 @@ def test_columns_that_draws_would_change_keep_their_distribution(rng):
     assert ((of_flow - quantiles).abs() / quantiles).max() > 2
     assert ((of_axis_steps - quantiles).abs() / quantiles).max() < 0.6
     even = spread_evenly(x, torch.zeros_like(x) > 0, 10)[:, :, 0].flatten()
-    assert torch.equal(smooth_rows(x, times=10, spread_columns=[0])[1][:, 0], even)
+    assert torch.equal(smooth_rows(x, times=10, heavy_tailed=[0])[1][:, 0], even)
 
 
 def test_atoms_are_values_that_many_rows_share():

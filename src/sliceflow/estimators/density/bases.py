@@ -228,8 +228,8 @@ class SmoothBasis:
         if len(used_columns) > 1:
             variances, axes = np.linalg.eigh(t.T @ t / len(t))
             least = MIN_VARIANCE_SHARE * variances[-1]
-            white = axes / np.sqrt(np.maximum(variances, least))
-            cosines = Cosines.draw(white, 1, seed)
+            inverse_root = axes / np.sqrt(np.maximum(variances, least))
+            cosines = Cosines.draw(inverse_root, 1, seed)
         basis = cls(
             used_columns=used_columns,
             shift=shift,
@@ -254,19 +254,17 @@ class SmoothBasis:
 
     def _with_all_groups(self) -> SmoothBasis:
         """The same basis, with all groups kept."""
-        # How many groups there are is known once they are made, here of one row.
-        condition_dim = int(self.used_columns.max(initial=-1)) + 1
-        n_groups = len(list(self._iter_all_groups(np.zeros((1, condition_dim)))))
+        n_groups = len(list(self._iter_all_groups(self._any_condition)))
         return replace(self, kept_groups=np.ones(n_groups, bool))
 
     def standardize(self, y: Floats) -> Floats:
         """The columns of conditions y that vary, in standard deviations, (n, c)."""
         return np.asarray((y[:, self.used_columns] - self.shift) / self.scale)
 
-    def with_groups(self, groups: Mask) -> SmoothBasis:
-        """The basis with only those of its groups where `groups` (g,) is True."""
+    def take_groups(self, is_kept: Mask) -> SmoothBasis:
+        """The basis with only some of its g groups: those of `is_kept` (g,)."""
         kept_groups = self.kept_groups.copy()
-        kept_groups[kept_groups] = groups
+        kept_groups[kept_groups] = is_kept
         return replace(self, kept_groups=kept_groups)
 
     def features(self, y: Floats) -> Floats:
@@ -276,16 +274,22 @@ class SmoothBasis:
             blocks.append(group.features)
         return np.concatenate(blocks, axis=1)
 
-    def groups(self) -> tuple[Ints, Ints]:
-        """The group of each feature (p,), −1 for the ones, and the stages (g,)."""
-        # Groups do not depend on y, so any row will do.
-        y = np.zeros((1, int(self.used_columns.max(initial=-1)) + 1))
+    def group_of_each_feature(self) -> Ints:
+        """The index of the group to which each feature belongs, (p,); −1 of the 1."""
         groups = [-1]
-        stages = []
-        for i, group in enumerate(self._iter_kept_groups(y)):
+        for i, group in enumerate(self._iter_kept_groups(self._any_condition)):
             groups.extend([i] * group.features.shape[1])
-            stages.append(group.stage)
-        return np.array(groups), np.array(stages, int)
+        return np.array(groups)
+
+    def stage_of_each_group(self) -> Ints:
+        """The stages of the groups, (g,)."""
+        groups = self._iter_kept_groups(self._any_condition)
+        return np.array([group.stage for group in groups], int)
+
+    @property
+    def _any_condition(self) -> Floats:
+        """A condition (1, l), to see which groups there are: they are so for all."""
+        return np.zeros((1, int(self.used_columns.max(initial=-1)) + 1))
 
     def _iter_kept_groups(self, y: Floats) -> Iterator[FeatureGroup]:
         """Every group that is kept, for conditions y (n, l)."""

@@ -92,7 +92,7 @@ class ConditionalDensity:
     def log_prob(self, x: Floats, map_given_y: AffineMapGivenY) -> Floats:
         """log p(x | y) (n,) of rows x (n, d), or of one row (1, d) at all n."""
         residuals, ladj = self.regression.call_and_ladj(x, map_given_y)
-        return ladj + _log_prob(self.residual_flow, residuals)
+        return ladj + _log_prob_of_residuals(residuals, self.residual_flow)
 
     def to_noise(self, x: Floats, map_given_y: AffineMapGivenY) -> Floats:
         """Rows x (n, d) as noise (n, d) near N(0, I)."""
@@ -145,7 +145,8 @@ def _gains_by_flow(residuals: Tensor, seed: Seed, progress: FitProgress) -> bool
     """Fit a flow on trial: whether it makes held-out residuals (n, d) likelier."""
     n_held_out = int(HELD_OUT_SHARE * len(residuals))
     split = Split(train=residuals[n_held_out:], held_out=residuals[:n_held_out])
-    without_flow = float(_log_prob(None, split.held_out.numpy()).mean())
+    log_probs = _log_prob_of_residuals(split.held_out.numpy(), residual_flow=None)
+    without_flow = float(log_probs.mean())
     initial_map = fit_initial_map(split.train, TRIAL_SETTINGS.initial_map, seed)
     mapped_split = MappedSplit.from_split(split, initial_map)
 
@@ -164,10 +165,12 @@ def _gains_by_flow(residuals: Tensor, seed: Seed, progress: FitProgress) -> bool
     return gains(curve.log_probs)
 
 
-def _log_prob(density: Gaussianization | None, residuals: Floats) -> Floats:
-    """Log-densities (n,) of residuals (n, d) under a density, or N(0, I)."""
-    if density is not None:
-        return density.log_prob(torch.from_numpy(residuals)).numpy()
+def _log_prob_of_residuals(
+    residuals: Floats, residual_flow: Gaussianization | None
+) -> Floats:
+    """Log-densities (n,) of residuals (n, d) by their flow; under N(0, I) without."""
+    if residual_flow is not None:
+        return residual_flow.log_prob(torch.from_numpy(residuals)).numpy()
     # In numpy, because chains call this thousands of times.
     squares = np.square(residuals).sum(axis=1)
     return np.asarray(-0.5 * (squares + residuals.shape[1] * LOG_TWO_PI))

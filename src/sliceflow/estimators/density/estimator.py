@@ -15,8 +15,9 @@ from sklearn.utils.validation import check_array
 from torch import Tensor
 
 from sliceflow.arrays import Floats
-from sliceflow.base.estimator import Estimator
+from sliceflow.base.estimator import Estimator, require_sample_memory
 from sliceflow.base.protocols import ParticleResult
+from sliceflow.base.rows import Conditions
 from sliceflow.base.saving import FitRecord
 from sliceflow.base.vector_rows import (
     KnownColumns,
@@ -28,6 +29,7 @@ from sliceflow.base.vector_rows import (
     set_feature_names,
 )
 from sliceflow.devices import resolve_device
+from sliceflow.engine.encoded_y import EncodedY
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.random import RandomStateLike, Seed
 from sliceflow.engine.y_encoders import ClassEncoder
@@ -229,7 +231,8 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent, DensityPl
         """
         model = self._fitted_model()
         array = as_float_array(X, self._validate_like_fitted)
-        return np.asarray(model.score_samples(array, y).cpu().numpy())
+        log_prob = model.log_prob(array, _encode_y(model, y, len(array)))
+        return np.asarray(log_prob.cpu().numpy())
 
     def log_prob(self, X: Any, y: Any = None) -> Floats:
         """Log-densities of rows: `score_samples`, as PyTorch's flows call it.
@@ -282,7 +285,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent, DensityPl
         """
         model = self._fitted_model()
         array = as_float_array(X, self._validate_like_fitted)
-        noise = model.transform(array, y)
+        noise = model.to_noise(array, _encode_y(model, y, len(array)))
         if isinstance(X, Tensor):
             return noise.to(X.device)
         return np.ascontiguousarray(noise.cpu().numpy())
@@ -327,7 +330,8 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent, DensityPl
             fact += f"{self.n_features_in_}"
             raise DataError(fact, "pass rows as `transform` returns them")
         noise = torch.tensor(array)  # a copy: X may be read-only
-        return model.inverse_transform(noise, y)
+        rows = model.from_noise(noise, _encode_y(model, y, len(noise)))
+        return model.in_users_form(rows)
 
     @overload
     def sample(
@@ -390,7 +394,26 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent, DensityPl
         model = self._fitted_model()
         require_int("n", n, 1)
         seed = Seed.from_random_state(random_state)
-        rows, drawn_y = model.sample(n, y, seed)
+        require_sample_memory(model, n, model.device)  # before y is encoded
+        if y is None:
+            conditions = model.draw_conditions(n, seed.child("conditions"))
+        else:
+            conditions = Conditions.of_samples(model.y_encoder, y, n)
+        encoded_y = None
+        users_y = None
+        if conditions is not None:
+            n = len(conditions)
+            encoded_y = conditions.encoded_y
+            users_y = conditions.y
+        require_sample_memory(model, n, model.device)
+        rows = model.sample(n, encoded_y, seed)
         if return_y:
-            return rows, drawn_y
+            return rows, users_y
         return rows
+
+
+def _encode_y(model: FittedDensity, y: Any, n: int) -> EncodedY | None:
+    """The user's y of n rows, encoded for the model; None without y."""
+    if y is None:
+        return None
+    return Conditions.for_model(model.y_encoder, y, n, "rows").encoded_y

@@ -107,22 +107,22 @@ class DensityFitPlanner:
         what = f"{n} rows of {d} columns need"
         require_memory(fit_bytes(n, d), self.device, what, "fit fewer rows")
         low, high = as_column_bounds(self.bounds, d, "columns")
-        training = UnboundedRows.from_rows(rows, low, high, self.device, seed)
+        training_rows = TrainingRows.from_user_rows(rows, low, high, self.device, seed)
         encoder = None
         if rows.conditions is not None:
             encoder = rows.conditions.encoder
         if isinstance(encoder, ContinuousEncoder):
-            return self._plan_conditional(training, encoder, seed)
+            return self._plan_conditional(training_rows, encoder, seed)
         assert encoder is None or isinstance(encoder, ClassEncoder)
-        return self._plan_classes(training, encoder, seed)
+        return self._plan_classes(training_rows, encoder, seed)
 
     def _plan_classes(
-        self, training: UnboundedRows, encoder: ClassEncoder | None, seed: Seed
+        self, training_rows: TrainingRows, encoder: ClassEncoder | None, seed: Seed
     ) -> PlannedClassDensityFit:
         """Plan a density of each class, or one of all rows."""
-        rows_by_class = training.rows_by_class()
+        rows_by_class = training_rows.by_class()
         has_classes = len(rows_by_class) > 1
-        n, d = training.x.shape
+        n, d = training_rows.x.shape
         plan = DensityPlan(
             device=str(self.device),
             n_rows=n,
@@ -130,9 +130,9 @@ class DensityFitPlanner:
             classes=tuple(
                 self._plan_class(len(x), d, has_classes) for x in rows_by_class
             ),
-            dtype=training.user_rows.dtype,
+            dtype=training_rows.user_rows.dtype,
         )
-        return PlannedClassDensityFit(plan, training, encoder, self.device, seed)
+        return PlannedClassDensityFit(plan, training_rows, encoder, self.device, seed)
 
     def _plan_class(
         self, n: int, d: int, is_class: bool
@@ -146,10 +146,10 @@ class DensityFitPlanner:
         return UntunedClassPlan(n, self.parameters, n_trial_steps)
 
     def _plan_conditional(
-        self, training: UnboundedRows, encoder: ContinuousEncoder, seed: Seed
+        self, training_rows: TrainingRows, encoder: ContinuousEncoder, seed: Seed
     ) -> PlannedConditionalDensityFit:
         """Plan a regression on y, and the density of what is left over."""
-        n, d = training.x.shape
+        n, d = training_rows.x.shape
         if n < MIN_CONDITIONAL_ROWS:
             fact = f"there are {n} rows with a continuous y"
             raise DataError(fact, f"pass at least {MIN_CONDITIONAL_ROWS} rows")
@@ -159,10 +159,12 @@ class DensityFitPlanner:
             n_rows=n,
             n_columns=d,
             classes=(),
-            dtype=training.user_rows.dtype,
+            dtype=training_rows.user_rows.dtype,
             condition_dim=encoder.condition_dim,
         )
-        return PlannedConditionalDensityFit(plan, training, encoder, self.device, seed)
+        return PlannedConditionalDensityFit(
+            plan, training_rows, encoder, self.device, seed
+        )
 
     def _warn_of_ignored(self) -> None:
         """Warn of parameters that the user has set, and a regression does not read."""
@@ -222,43 +224,50 @@ def _tie_warning(
 
 
 @dataclass(frozen=True, eq=False)
-class UnboundedRows:
-    """The rows of a fit, in columns without bounds."""
+class TrainingRows:
+    """The rows to which a density is fitted, without bounds and ties.
+
+    Parameters
+    ----------
+    user_rows : the rows as the user passed them, checked
+    support_transform : maps the user's columns to columns without bounds
+    x : the rows (n, d) after it; before it, ties were jittered
+    tie_warning : tells the user of these ties; None if there were none
+    """
 
     user_rows: VectorRows
     support_transform: SupportTransform
-    x: Tensor  # (n, d), without bounds and ties
-    warning: DataWarning | None  # about ties
+    x: Tensor
+    tie_warning: DataWarning | None
 
     @classmethod
-    def from_rows(
+    def from_user_rows(
         cls,
         rows: VectorRows,
         low: Floats,
         high: Floats,
         device: torch.device,
         seed: Seed,
-    ) -> UnboundedRows:
+    ) -> TrainingRows:
         """The user's rows between bounds (d,); a `DataError` if they have no density.
 
         This is checked here, and not while rows are read, because it takes all rows of
         a fit, and `partial_fit` may pass one row at a time, or before bounds change.
         """
-        X = rows.X.astype(np.float64)
-        check_within_bounds(X, low, high, rows.names)
-        check_enough_rows(len(X))
+        bounded = rows.X.astype(np.float64)
+        check_within_bounds(bounded, low, high, rows.names)
+        check_enough_rows(len(bounded))
         groups = _row_groups(rows)
-        check_not_constant(X, groups[0], rows.names)
-        X, tied_columns = jitter_ties(X, low, high, seed, groups)
+        check_not_constant(bounded, groups[0], rows.names)
+        untied, tied_columns = jitter_ties(bounded, low, high, seed, groups)
         for group in groups:
-            check_not_constant(X, group, rows.names)
-        transform = SupportTransform.from_data(X, low, high, device)
-        unbounded, _ = transform.call_and_ladj(torch.from_numpy(X).to(device))
-        check_scales(unbounded, rows.names)
-        warning = _tie_warning(tied_columns, rows.names)
-        return cls(rows, transform, unbounded, warning)
+            check_not_constant(untied, group, rows.names)
+        transform = SupportTransform.from_data(untied, low, high, device)
+        x, _ = transform.call_and_ladj(torch.from_numpy(untied).to(device))
+        check_scales(x, rows.names)
+        return cls(rows, transform, x, _tie_warning(tied_columns, rows.names))
 
-    def rows_by_class(self) -> list[Tensor]:
+    def by_class(self) -> list[Tensor]:
         """The rows (n, d) of each class, or all rows."""
         if self.user_rows.encoded_y is None:
             return [self.x]
@@ -271,7 +280,7 @@ class PlannedClassDensityFit:
     """A planned fit of a density of each class, or of all rows without y."""
 
     plan: DensityPlan
-    training: UnboundedRows
+    training_rows: TrainingRows
     encoder: ClassEncoder | None
     device: torch.device
     seed: Seed
@@ -279,7 +288,7 @@ class PlannedClassDensityFit:
     @property
     def rows(self) -> VectorRows:
         """The user's rows, checked."""
-        return self.training.user_rows
+        return self.training_rows.user_rows
 
     def run(
         self, listeners: Sequence[EventListener[DensityEvent]]
@@ -302,31 +311,31 @@ class PlannedClassDensityFit:
         """The plan of every class, with its settings chosen."""
         self._announce_phases(progress)
         tuned: list[TunedClassPlan | NormalClassPlan] = []
-        for c, x in enumerate(self.training.rows_by_class()):
-            planned = self.plan.classes[c]
-            if isinstance(planned, UntunedClassPlan):
-                planned = self._tune_class(c, planned, x, progress)
-            tuned.append(planned)
+        for c, x in enumerate(self.training_rows.by_class()):
+            class_plan = self.plan.classes[c]
+            if isinstance(class_plan, UntunedClassPlan):
+                class_plan = self._tune_class(c, class_plan, x, progress)
+            tuned.append(class_plan)
         return tuple(tuned)
 
     def _announce_phases(self, progress: FitProgress) -> None:
         """Announce the trials and flows of all classes, for estimates of the time."""
-        for c, planned in enumerate(self.plan.classes):
-            phases = [expected_flow(planned.expected_steps)]
-            if isinstance(planned, UntunedClassPlan):
-                phases = expected_phases(planned.n_rows, planned.parameters)
-            self._for_class(c, progress).announce(phases)
+        for c, class_plan in enumerate(self.plan.classes):
+            phases = [expected_flow(class_plan.expected_steps)]
+            if isinstance(class_plan, UntunedClassPlan):
+                phases = expected_phases(class_plan.n_rows, class_plan.parameters)
+            self._progress_of_class(c, progress).announce(phases)
 
     def _tune_class(
-        self, c: int, planned: UntunedClassPlan, x: Tensor, progress: FitProgress
+        self, c: int, class_plan: UntunedClassPlan, x: Tensor, progress: FitProgress
     ) -> TunedClassPlan:
         """Choose the settings of class c by trials on its rows x (n, d)."""
-        progress = self._for_class(c, progress)
+        class_progress = self._progress_of_class(c, progress)
         steps_before = progress.steps_done
         seed = self.seed.child("class", c)
-        settings = choose_settings(x, planned.parameters, seed, progress)
+        settings = choose_settings(x, class_plan.parameters, seed, class_progress)
         n_trial_steps = progress.steps_done - steps_before
-        return TunedClassPlan(planned.n_rows, settings, n_trial_steps)
+        return TunedClassPlan(class_plan.n_rows, settings, n_trial_steps)
 
     def _fit_classes(
         self,
@@ -334,37 +343,39 @@ class PlannedClassDensityFit:
         progress: FitProgress,
     ) -> FitResult[FittedClassDensities]:
         """Fit the density of each class."""
-        rows_by_class = self.training.rows_by_class()
+        rows_by_class = self.training_rows.by_class()
         class_flows = []
-        for c, planned in enumerate(classes):
-            if isinstance(planned, NormalClassPlan):
+        for c, class_plan in enumerate(classes):
+            if isinstance(class_plan, NormalClassPlan):
                 flow = fit_normal(rows_by_class[c], rows_by_class)
             else:
-                flow = self._fit_flow(c, planned, rows_by_class[c], progress)
+                flow = self._fit_flow(c, class_plan, rows_by_class[c], progress)
             class_flows.append(flow)
         fitted = FittedClassDensities(
             plan=replace(self.plan, classes=classes),
-            support_transform=self.training.support_transform,
+            support_transform=self.training_rows.support_transform,
             class_flows=tuple(class_flows),
             y_encoder=self.encoder,
-            names=self.training.user_rows.names,
-            tensor_device=self.training.user_rows.tensor_device,
+            names=self.training_rows.user_rows.names,
+            tensor_device=self.training_rows.user_rows.tensor_device,
             device=self.device,
         )
-        return FitResult(fitted, progress.history.as_columns(), self.training.warning)
+        return FitResult(
+            fitted, progress.history.as_columns(), self.training_rows.tie_warning
+        )
 
     def _fit_flow(
-        self, c: int, planned: TunedClassPlan, x: Tensor, progress: FitProgress
+        self, c: int, class_plan: TunedClassPlan, x: Tensor, progress: FitProgress
     ) -> Gaussianization:
         """Fit the flow of class c to its rows x (n, d)."""
-        progress = self._for_class(c, progress)
-        progress.begin_phase(FLOW)
+        class_progress = self._progress_of_class(c, progress)
+        class_progress.begin_phase(FLOW)
         seed = self.seed.child("class", c)
-        listeners = [progress.notify_of_step]
-        return fit_gaussianization(x, planned.settings, seed, listeners)
+        listeners = [class_progress.notify_of_step]
+        return fit_gaussianization(x, class_plan.settings, seed, listeners)
 
-    def _for_class(self, c: int, progress: FitProgress) -> FitProgress:
-        """The progress of the fit, for the phases of class c, or of all rows."""
+    def _progress_of_class(self, c: int, progress: FitProgress) -> FitProgress:
+        """The progress of the same fit, for the phases of class c, or of all rows."""
         if self.encoder is None:
             return progress
         return progress.for_class(str(self.encoder.classes[c]), c)
@@ -380,7 +391,7 @@ class PlannedConditionalDensityFit:
     """
 
     plan: DensityPlan
-    training: UnboundedRows
+    training_rows: TrainingRows
     encoder: ContinuousEncoder
     device: torch.device
     seed: Seed
@@ -388,7 +399,7 @@ class PlannedConditionalDensityFit:
     @property
     def rows(self) -> VectorRows:
         """The user's rows, checked."""
-        return self.training.user_rows
+        return self.training_rows.user_rows
 
     def tune(self, listeners: Sequence[EventListener[DensityEvent]]) -> Self:
         """This fit itself: its trials need residuals, which `run` computes."""
@@ -399,10 +410,10 @@ class PlannedConditionalDensityFit:
     ) -> FitResult[FittedConditionalDensity]:
         """Fit the regression, then the flow of its residuals."""
         progress = FitProgress(listeners)
-        y = self.training.user_rows.encoded_y
+        y = self.training_rows.user_rows.encoded_y
         assert y is not None, "rows with an encoder of y have y"
         conditional = fit_conditional_density(
-            self.training.x.cpu().numpy(),
+            self.training_rows.x.cpu().numpy(),
             y.values.numpy(),
             self.seed.child("conditional"),
             progress,
@@ -410,12 +421,12 @@ class PlannedConditionalDensityFit:
         progress.notify_of_end()
         fitted = FittedConditionalDensity(
             plan=self.plan,
-            support_transform=self.training.support_transform,
+            support_transform=self.training_rows.support_transform,
             conditional=conditional,
             y_encoder=self.encoder,
-            names=self.training.user_rows.names,
-            tensor_device=self.training.user_rows.tensor_device,
+            names=self.training_rows.user_rows.names,
+            tensor_device=self.training_rows.user_rows.tensor_device,
             device=self.device,
         )
         history = progress.history.as_columns()
-        return FitResult(fitted, history, self.training.warning)
+        return FitResult(fitted, history, self.training_rows.tie_warning)

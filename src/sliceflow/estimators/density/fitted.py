@@ -1,7 +1,7 @@
 """The fitted models of a density: of classes, or given a continuous y.
 
-Users' y goes into the methods of `BaseFittedDensity`. They encode it, as `ClassIndices`
-or `ContinuousY`, for the methods of the two states that compute.
+Both map rows to noise and back, given an encoded y: `ClassIndices` or `ContinuousY`.
+`SlicedDensity` encodes the user's y.
 """
 
 from __future__ import annotations
@@ -9,17 +9,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sliceflow.base.estimator import require_sample_memory
 from sliceflow.base.rows import Conditions
 from sliceflow.base.vector_rows import VectorArray, in_users_form
-from sliceflow.engine.encoded_y import ClassIndices, ContinuousY
+from sliceflow.engine.encoded_y import ClassIndices, ContinuousY, EncodedY
 from sliceflow.engine.proportions import proportional_indices
 from sliceflow.engine.random import Seed
 from sliceflow.engine.y_encoders import ClassEncoder, ContinuousEncoder
@@ -34,17 +33,10 @@ from sliceflow.estimators.density.support import SupportTransform
 from sliceflow.saved_types import Label
 from sliceflow.validation import check_finite
 
-# The encoded y of a fitted model.
-Y = TypeVar("Y", ClassIndices, ContinuousY)
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class BaseFittedDensity(ABC, Generic[Y]):
-    """Base class of both fitted models, with the methods that take the user's y.
-
-    These do what the methods of `SlicedDensity` of the same names do. Their y is one
-    condition for all rows, one for each row, or None.
-    """
+class BaseFittedDensity(ABC):
+    """Base class of both fitted models."""
 
     plan: DensityPlan
     support_transform: SupportTransform
@@ -60,68 +52,29 @@ class BaseFittedDensity(ABC, Generic[Y]):
         if len(self.support_transform.low) != d:
             raise ValueError(f"there are no bounds for {d} columns")
 
-    def score_samples(self, X: NDArray[Any], y: Any) -> Tensor:
+    @abstractmethod
+    def log_prob(self, X: NDArray[Any], y: EncodedY | None) -> Tensor:
         """log p(x | y) (n,) of rows X (n, d); log p(x) without y."""
-        return self._log_prob(X, self._encode_for_rows(y, len(X)))
 
-    def transform(self, X: NDArray[Any], y: Any) -> Tensor:
+    @abstractmethod
+    def to_noise(self, X: NDArray[Any], y: EncodedY | None) -> Tensor:
         """Rows X (n, d) as noise (n, d) of N(0, I)."""
-        return self._to_noise(X, self._encode_for_rows(y, len(X)))
-
-    def inverse_transform(self, noise: Tensor, y: Any) -> VectorArray:
-        """Noise (n, d) of N(0, I) as rows (n, d) in the user's form."""
-        encoded_y = self._encode_for_rows(y, len(noise))
-        return self._in_users_form(self._from_noise(noise, encoded_y))
-
-    def sample(
-        self, n: int, y: Any, seed: Seed
-    ) -> tuple[VectorArray, NDArray[Any] | None]:
-        """Rows (n, d) in the user's form, and their y as the user writes it, if any."""
-        require_sample_memory(self, n, self.device)  # before y is allocated
-        if y is None:
-            encoded_y, users_y = self._draw_y(n, seed.child("conditions"))
-        else:
-            # n = 1, the default of users, means as many as y has.
-            asked_n = n if n > 1 else None
-            encoded_y, users_y = self._encode_y(y, asked_n, "samples")
-            n = len(encoded_y)
-            require_sample_memory(self, n, self.device)
-        noise = seed.child("noise").normal(n, self.plan.n_columns)
-        rows = self._in_users_form(self._from_noise(noise, encoded_y))
-        return rows, users_y
-
-    def _encode_for_rows(self, y: Any, n: int) -> Y | None:
-        """The user's y of n rows, encoded; None without y."""
-        if y is None:
-            return None
-        encoded_y, _ = self._encode_y(y, n, "rows")
-        return encoded_y
 
     @abstractmethod
-    def _encode_y(self, y: Any, n: int | None, noun: str) -> tuple[Y, NDArray[Any]]:
-        """The user's y of n rows, encoded, and as the user writes it for each row.
-
-        `Conditions.for_model` has the same parameters.
-        """
+    def from_noise(self, noise: Tensor, y: EncodedY | None) -> Tensor:
+        """Noise (n, d) of N(0, I) as rows (n, d)."""
 
     @abstractmethod
-    def _draw_y(self, n: int, seed: Seed) -> tuple[Y, NDArray[Any] | None]:
+    def draw_conditions(self, n: int, seed: Seed) -> Conditions | None:
         """Draw the y of n samples, in the proportions of the fitted rows.
 
-        Returns it encoded, and as the user writes it: None if the model has no y.
+        The result is None if the model has no y.
         """
 
-    @abstractmethod
-    def _log_prob(self, X: NDArray[Any], y: Y | None) -> Tensor:
-        """log p(x | y) (n,) of rows X (n, d); log p(x) without y."""
-
-    @abstractmethod
-    def _to_noise(self, X: NDArray[Any], y: Y | None) -> Tensor:
-        """Rows X (n, d) as noise (n, d) of N(0, I)."""
-
-    @abstractmethod
-    def _from_noise(self, noise: Tensor, y: Y | None) -> Tensor:
-        """Noise (n, d) of N(0, I) as rows (n, d)."""
+    def sample(self, n: int, y: EncodedY | None, seed: Seed) -> VectorArray:
+        """n samples (n, d) in the user's form, with these encoded conditions."""
+        noise = seed.child("noise").normal(n, self.plan.n_columns)
+        return self.in_users_form(self.from_noise(noise, y))
 
     def sample_bytes(self, n: int = 1) -> int:
         """Memory to draw n samples."""
@@ -134,7 +87,7 @@ class BaseFittedDensity(ABC, Generic[Y]):
     def _max_components(self) -> int:
         """The components of the largest mixture."""
 
-    def _in_users_form(self, rows: Tensor) -> VectorArray:
+    def in_users_form(self, rows: Tensor) -> VectorArray:
         """Rows (n, d) in the form and the dtype of the user's X."""
         rows = rows.to(self.plan.torch_dtype)
         check_finite(rows, "fit float64, or rescale the rows")
@@ -156,7 +109,7 @@ class BaseFittedDensity(ABC, Generic[Y]):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class FittedClassDensities(BaseFittedDensity[ClassIndices]):
+class FittedClassDensities(BaseFittedDensity):
     """A density of each class, or one of all rows without y."""
 
     class_flows: tuple[Gaussianization, ...]  # of each class, or one of all rows
@@ -177,14 +130,6 @@ class FittedClassDensities(BaseFittedDensity[ClassIndices]):
         if not all(flow.has_columns(d) for flow in self.class_flows):
             raise ValueError(f"a density does not have {d} columns")
 
-    def _encode_y(
-        self, y: Any, n: int | None, noun: str
-    ) -> tuple[ClassIndices, NDArray[Any]]:
-        conditions = Conditions.for_model(self.y_encoder, y, n, noun)
-        encoded_y = conditions.encoded_y
-        assert isinstance(encoded_y, ClassIndices), "as its encoder makes it"
-        return encoded_y, conditions.y
-
     @property
     def _max_components(self) -> int:
         return max(flow.initial_map.mixture.n_components for flow in self.class_flows)
@@ -196,79 +141,92 @@ class FittedClassDensities(BaseFittedDensity[ClassIndices]):
         shares = torch.tensor(sizes, dtype=torch.float64, device=self.device)
         return (shares / shares.sum()).log()
 
-    def _log_prob(self, X: NDArray[Any], y: ClassIndices | None) -> Tensor:
+    def log_prob(self, X: NDArray[Any], y: EncodedY | None) -> Tensor:
         """log p(x | y) (n,) of rows X (n, d) of classes y (n,); log p(x) without y."""
         if y is None:
-            return self._log_joint(X).logsumexp(0)
-        return self._log_probs(X).gather(0, y.values.to(self.device)[None])[0]
+            return self._log_joint_by_class(X).logsumexp(0)
+        class_indices = _class_indices(y).to(self.device)
+        return self._log_prob_by_class(X).gather(0, class_indices[None])[0]
 
-    def _log_joint(self, X: NDArray[Any]) -> Tensor:
+    def _log_joint_by_class(self, X: NDArray[Any]) -> Tensor:
         """log p(x, class) of rows X (n, d) for each class: (C, n)."""
-        return self._log_probs(X) + self.log_priors[:, None]
+        return self._log_prob_by_class(X) + self.log_priors[:, None]
 
-    def _log_probs(self, X: NDArray[Any]) -> Tensor:
+    def _log_prob_by_class(self, X: NDArray[Any]) -> Tensor:
         """log p(x | class) of rows X (n, d) for each class: (C, n)."""
         x = self._as_tensor(X)
         inside = self.support_transform.contains(x)
         result = x.new_full((len(self.class_flows), len(x)), -torch.inf)
         if bool(inside.any()):
             result[:, inside] = log_prob(
-                x[inside], self.support_transform, base=self._log_probs_unbounded
+                x[inside],
+                self.support_transform,
+                base=self._log_prob_by_class_unbounded,
             )
         return result
 
-    def _log_probs_unbounded(self, unbounded: Tensor) -> Tensor:
+    def _log_prob_by_class_unbounded(self, unbounded: Tensor) -> Tensor:
         """log p(x | class) of rows (n, d) in columns without bounds: (C, n)."""
         return torch.stack([flow.log_prob(unbounded) for flow in self.class_flows])
 
-    def _to_noise(self, X: NDArray[Any], y: ClassIndices | None) -> Tensor:
+    def to_noise(self, X: NDArray[Any], y: EncodedY | None) -> Tensor:
         """Rows X (n, d) of classes y (n,) as noise (n, d) of N(0, I).
 
         Without y, each row takes its likeliest class.
         """
         if y is None:
-            y = ClassIndices(self._log_joint(X).argmax(0))
+            class_indices = self._log_joint_by_class(X).argmax(0)
+        else:
+            class_indices = _class_indices(y)
         unbounded = self._without_bounds(X)
-        return self._map_by_class(unbounded, y, Gaussianization.to_noise)
+        return self._map_by_class(unbounded, class_indices, Gaussianization.to_noise)
 
-    def _from_noise(self, noise: Tensor, y: ClassIndices | None) -> Tensor:
+    def from_noise(self, noise: Tensor, y: EncodedY | None) -> Tensor:
         """Noise (n, d) of N(0, I) as rows (n, d) of classes y (n,)."""
-        if y is None:
-            if self.y_encoder is not None:
-                hint = "pass y, one label for each row"
-                raise DataError("the model has classes", hint)
-            y = ClassIndices(torch.zeros(len(noise), dtype=torch.int64))
+        if y is not None:
+            class_indices = _class_indices(y)
+        elif self.y_encoder is None:
+            class_indices = torch.zeros(len(noise), dtype=torch.int64)
+        else:
+            hint = "pass y, one label for each row"
+            raise DataError("the model has classes", hint)
         noise = noise.to(self.device, torch.float64)
-        unbounded = self._map_by_class(noise, y, Gaussianization.inverse)
+        unbounded = self._map_by_class(noise, class_indices, Gaussianization.inverse)
         return self.support_transform.inverse(unbounded)
 
     def _map_by_class(
         self,
         rows: Tensor,
-        y: ClassIndices,
+        class_indices: Tensor,
         map_rows: Callable[[Gaussianization, Tensor], Tensor],
     ) -> Tensor:
         """Rows (n, d) in their order, each mapped by the density of its class."""
         result = torch.empty_like(rows)
-        class_indices = y.values.to(rows.device)
+        class_indices = class_indices.to(rows.device)
         for c, flow in enumerate(self.class_flows):
             of_class = class_indices == c
             if bool(of_class.any()):
                 result[of_class] = map_rows(flow, rows[of_class])
         return result
 
-    def _draw_y(self, n: int, seed: Seed) -> tuple[ClassIndices, NDArray[Any] | None]:
-        """n class indices in the proportions of the data, and their labels."""
+    def draw_conditions(self, n: int, seed: Seed) -> Conditions | None:
+        """The classes of n samples, in the proportions of the fitted rows."""
         if self.y_encoder is None:
-            return ClassIndices(torch.zeros(n, dtype=torch.int64)), None
+            return None
         sizes = torch.tensor([each.n_rows for each in self.plan.classes])
-        y_of_rows = ClassIndices(torch.arange(len(sizes)).repeat_interleave(sizes))
-        drawn = y_of_rows.take(proportional_indices(y_of_rows, n, seed))
-        return drawn, self.y_encoder.decode(drawn)
+        row_y = ClassIndices(torch.arange(len(sizes)).repeat_interleave(sizes))
+        drawn = row_y.take(proportional_indices(row_y, n, seed))
+        return Conditions(self.y_encoder, drawn.values)
+
+
+def _class_indices(y: EncodedY) -> Tensor:
+    """The class indices (n,) of labels that a class encoder has encoded."""
+    assert isinstance(y, ClassIndices), "densities of classes have labels"
+    return y.values
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class FittedConditionalDensity(BaseFittedDensity[ContinuousY]):
+class FittedConditionalDensity(BaseFittedDensity):
     """A density given a continuous y. Without y it has no density and no samples."""
 
     conditional: ConditionalDensity  # of rows in columns without bounds, on the CPU
@@ -282,14 +240,6 @@ class FittedConditionalDensity(BaseFittedDensity[ContinuousY]):
             raise ValueError(f"the regression does not have {d} columns")
         self.conditional.check_conditions(self.y_encoder.condition_dim)
 
-    def _encode_y(
-        self, y: Any, n: int | None, noun: str
-    ) -> tuple[ContinuousY, NDArray[Any]]:
-        conditions = Conditions.for_model(self.y_encoder, y, n, noun)
-        encoded_y = conditions.encoded_y
-        assert isinstance(encoded_y, ContinuousY), "as its encoder makes it"
-        return encoded_y, conditions.y
-
     @property
     def _max_components(self) -> int:
         flow = self.conditional.residual_flow
@@ -297,14 +247,14 @@ class FittedConditionalDensity(BaseFittedDensity[ContinuousY]):
             return 1
         return flow.initial_map.mixture.n_components
 
-    def _log_prob(self, X: NDArray[Any], y: ContinuousY | None) -> Tensor:
+    def log_prob(self, X: NDArray[Any], y: EncodedY | None) -> Tensor:
         """log p(x | y) (n,) of rows X (n, d) given encoded y (n, l)."""
-        y = _require_y(y)
+        continuous_y = _require_y(y)
         x = self._as_tensor(X)
         inside = self.support_transform.contains(x)
         result = x.new_full((len(x),), -torch.inf)
         if bool(inside.any()):
-            map_given_y = self._map_given(y.take(inside.cpu()))
+            map_given_y = self._map_given(continuous_y.take(inside.cpu()))
 
             def log_prob_unbounded(unbounded: Tensor) -> Tensor:
                 values = self.conditional.log_prob(unbounded.cpu().numpy(), map_given_y)
@@ -315,14 +265,14 @@ class FittedConditionalDensity(BaseFittedDensity[ContinuousY]):
             )
         return result
 
-    def _to_noise(self, X: NDArray[Any], y: ContinuousY | None) -> Tensor:
+    def to_noise(self, X: NDArray[Any], y: EncodedY | None) -> Tensor:
         """Rows X (n, d) given encoded y (n, l) as noise (n, d) of N(0, I)."""
         map_given_y = self._map_given(_require_y(y))
         unbounded = self._without_bounds(X)
         noise = self.conditional.to_noise(unbounded.cpu().numpy(), map_given_y)
         return torch.from_numpy(noise).to(self.device)
 
-    def _from_noise(self, noise: Tensor, y: ContinuousY | None) -> Tensor:
+    def from_noise(self, noise: Tensor, y: EncodedY | None) -> Tensor:
         """Noise (n, d) of N(0, I) as rows (n, d) given encoded y (n, l)."""
         map_given_y = self._map_given(_require_y(y))
         noise = noise.to("cpu", torch.float64)
@@ -335,18 +285,19 @@ class FittedConditionalDensity(BaseFittedDensity[ContinuousY]):
         """The map of rows to residuals at each encoded y (n, l)."""
         return self.conditional.map_given(y.values.cpu().numpy())
 
-    def _draw_y(self, n: int, seed: Seed) -> tuple[ContinuousY, NDArray[Any] | None]:
-        """Raise a `DataError`: y has no proportions that could be drawn from."""
+    def draw_conditions(self, n: int, seed: Seed) -> Conditions | None:
+        """Raise a `DataError`: the model does not keep the y of its rows."""
         raise _missing_y()
 
 
 FittedDensity = FittedClassDensities | FittedConditionalDensity
 
 
-def _require_y(y: ContinuousY | None) -> ContinuousY:
-    """y itself, or a `DataError` if it is None."""
+def _require_y(y: EncodedY | None) -> ContinuousY:
+    """The continuous y; a `DataError` if the user has passed none."""
     if y is None:
         raise _missing_y()
+    assert isinstance(y, ContinuousY), "a conditional density has a continuous y"
     return y
 
 

@@ -115,10 +115,11 @@ def fit_initial_map(
         if len(x) > _MAX_ROWS_OF_MANY_STARTS:
             n_mixture_starts = 1
     column_map = None
+    rows_to_whiten = x
     if settings.columns_first:
         column_map = fit_columns(x)
-        x, _ = column_map.call_and_ladj(x)
-    whitening, white = fit_whitening(x, settings.reg_covar)
+        rows_to_whiten, _ = column_map.call_and_ladj(x)
+    whitening, white = fit_whitening(rows_to_whiten, settings.reg_covar)
     mixture = fit_mixture(white, settings, seed, n_mixture_starts)
     return InitialMap(column_map, whitening, mixture)
 

@@ -283,9 +283,10 @@ def _choose_mixture_size(
         scores_of_folds = [trial.score(tried, seed) for trial in trials]
         search.record(tried, sum(scores_of_folds))
         is_ended = _notify_of_size(tried, scores_of_folds, search.is_over, progress)
-        if is_ended and not search.is_over:
+        if search.is_over:
+            break
+        if is_ended:
             progress.end_phase()
-        if is_ended or search.is_over:
             break
     return search
 
@@ -316,14 +317,14 @@ def _size_in_words(n_components: int) -> str:
     return f"a mixture of {n_components} components"
 
 
-class _JudgedMap(NamedTuple):
+class _ScoredMap(NamedTuple):
     """A map whose mixture may grow, and the mean log-density of held-out rows."""
 
     initial_map: InitialMap
     score: float
 
     @classmethod
-    def from_split(cls, initial_map: InitialMap, split: Split[Tensor]) -> _JudgedMap:
+    def from_split(cls, initial_map: InitialMap, split: Split[Tensor]) -> _ScoredMap:
         """The map with its score on the held-out rows of a split."""
         return cls(initial_map, float(initial_map.log_prob(split.held_out).mean()))
 
@@ -346,13 +347,13 @@ def _double_mixture(
         return ChosenMap(settings, grown_split=None)
 
     map_to_grow = fit_map_to_grow(split.train, settings, seed)
-    best = _JudgedMap.from_split(map_to_grow, split)
+    best = _ScoredMap.from_split(map_to_grow, split)
     is_ended = False
     while 2 * best.n_components <= max_components and not is_ended:
         grown_map = grow_initial_map(
             best.initial_map, 2 * best.n_components, split.train, settings.reg_covar
         )
-        grown = _JudgedMap.from_split(grown_map, split)
+        grown = _ScoredMap.from_split(grown_map, split)
         name = _size_in_words(grown.n_components)
         is_ended = progress.notify_of_trial(name, grown.score)
         if grown.score < best.score + _MIN_GAIN_OF_DOUBLING:

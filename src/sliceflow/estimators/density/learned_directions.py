@@ -134,8 +134,8 @@ def _fit_mean(
     return coefficients, variance
 
 
-class _JudgedCosines(NamedTuple):
-    """Cosines, and the score that others must exceed to replace them."""
+class _BestCosines(NamedTuple):
+    """The best cosines so far, and the score that others must exceed."""
 
     cosines: Cosines
     score_to_exceed: float  # the log-likelihood of held-out rows
@@ -164,7 +164,7 @@ def learn_directions(
     regression = _MeanRegression.from_data(x, t, basis.cosines)
     score = regression.log_likelihood(held_out_x, held_out_t)
     is_ended = progress.notify_of_trial("random directions of y", score)
-    best = _JudgedCosines(basis.cosines, score + MIN_GAIN, root=None)
+    best = _BestCosines(basis.cosines, score + MIN_GAIN, root=None)
     for i in range(N_ROUNDS):
         if is_ended:
             break
@@ -176,7 +176,7 @@ def learn_directions(
         is_ended = progress.notify_of_trial("learned directions of y", score)
         if score <= best.score_to_exceed:
             break
-        best = _JudgedCosines(cosines, score, root)
+        best = _BestCosines(cosines, score, root)
     if best.root is None or len(x) < MIN_ROWS_OF_TWO_GROUPS:
         return basis.with_cosines(best.cosines)
     return basis.with_cosines(Cosines.draw(best.root, 2, seed.child("last")))

@@ -105,20 +105,22 @@ class MixtureMap:
         """
         k, d = self.means.shape
         residuals = self._residuals(x)
-        log_weights = self.log_weights[:, None].expand(k, x.shape[1])
+        # The log-density of the coordinates before, together with each component.
+        log_joint = self.log_weights[:, None].expand(k, x.shape[1])
         noise = torch.empty_like(x)
         ladj = x.new_zeros(x.shape[1])
         for j in range(d):
             residual = residuals[:, j]
             log_scale = self.cholesky_factors[:, j, j, None].log()
-            log_probs = log_weights + normal.log_prob(residual) - log_scale
-            log_prob = log_probs.logsumexp(0)
-            total = log_weights.logsumexp(0)
-            below = (log_weights + torch.special.log_ndtr(residual)).logsumexp(0)
-            above = (log_weights + torch.special.log_ndtr(-residual)).logsumexp(0)
-            noise[j] = _normal_quantile(below - total, above - total)
-            ladj += log_prob - total - normal.log_prob(noise[j])
-            log_weights = log_probs
+            log_joint_with_x = log_joint + normal.log_prob(residual) - log_scale
+            # Given the coordinates before, F_j(x_j), 1 − F_j(x_j) and the density.
+            log_before = log_joint.logsumexp(0)
+            log_below = (log_joint + torch.special.log_ndtr(residual)).logsumexp(0)
+            log_above = (log_joint + torch.special.log_ndtr(-residual)).logsumexp(0)
+            log_density = log_joint_with_x.logsumexp(0) - log_before
+            noise[j] = _normal_quantile(log_below - log_before, log_above - log_before)
+            ladj += log_density - normal.log_prob(noise[j])
+            log_joint = log_joint_with_x
         return noise, ladj
 
     def _map_points_fast(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -128,6 +130,7 @@ class MixtureMap:
         """
         k, d = self.means.shape
         residuals = self._residuals(x)
+        # The probability of each component, given the coordinates before.
         weights = self.log_weights.softmax(0)[:, None].expand(k, x.shape[1])
         noise = torch.empty_like(x)
         ladj = x.new_zeros(x.shape[1])
@@ -173,12 +176,13 @@ class MixtureMap:
         k, d = self.means.shape
         n = noise.shape[1]
         residuals = noise.new_zeros(k, d, n)
+        # The log-probability of each component, given the coordinates before.
         log_weights = self.log_weights[:, None].expand(k, n)
         x = torch.empty_like(noise)
         for j in range(d):
-            shift = torch.bmm(
-                self.cholesky_factors[:, j : j + 1, :j], residuals[:, :j]
-            )[:, 0]
+            # Given these, the coordinate is normal in each component.
+            slopes = self.cholesky_factors[:, j : j + 1, :j]
+            shift = torch.bmm(slopes, residuals[:, :j])[:, 0]
             mean = self.means[:, j, None] + shift
             scale = self.cholesky_factors[:, j, j, None]
             x[j] = _mixture_quantile(noise[j], log_weights, mean, scale)

@@ -53,18 +53,24 @@ def _split(mixture: MixtureMap, n_components: int) -> MixtureMap:
     split = order[:n_split]
     kept = order[n_split:]
     factors = mixture.cholesky_factors[split]
-    variances, axes = torch.linalg.eigh(factors @ factors.mT)
+    covariances = factors @ factors.mT
+    variances, axes = torch.linalg.eigh(covariances)
+    # Along the widest axis, as long as a standard deviation.
     widest = axes[:, :, -1] * variances[:, -1:].sqrt()
-    means = mixture.means[split]
     # Without the variance between their means, the halves are as wide as a half is.
     variance_between = _SPLIT_DISTANCE**2 * widest[:, :, None] * widest[:, None, :]
-    halves = torch.linalg.cholesky(factors @ factors.mT - variance_between)
-    log_weights = mixture.log_weights[split] - math.log(2)
+    half_factors = torch.linalg.cholesky(covariances - variance_between)
+    half_log_weights = mixture.log_weights[split] - math.log(2)
+    means = mixture.means[split]
     shift = _SPLIT_DISTANCE * widest
     return MixtureMap(
-        torch.cat((mixture.log_weights[kept], log_weights, log_weights)),
-        torch.cat((mixture.means[kept], means - shift, means + shift)),
-        torch.cat((mixture.cholesky_factors[kept], halves, halves)),
+        log_weights=torch.cat(
+            (mixture.log_weights[kept], half_log_weights, half_log_weights)
+        ),
+        means=torch.cat((mixture.means[kept], means - shift, means + shift)),
+        cholesky_factors=torch.cat(
+            (mixture.cholesky_factors[kept], half_factors, half_factors)
+        ),
     )
 
 
@@ -86,7 +92,11 @@ def _features(x: Tensor) -> Tensor:
 
 
 def _coefficients(mixture: MixtureMap) -> Tensor:
-    """What the features are multiplied with, for log weight·density: (f, k)."""
+    """What the features are multiplied with, for log weight·density: (f, k).
+
+    That is log w − ½ log|2πC| − ½ (x − m)ᵀC⁻¹(x − m), multiplied out, of a component
+    with the weight w, the mean m and the covariance C.
+    """
     _, d = mixture.means.shape
     precisions = torch.cholesky_inverse(mixture.cholesky_factors)
     linear = (precisions @ mixture.means[:, :, None])[:, :, 0]

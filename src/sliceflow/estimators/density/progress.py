@@ -154,11 +154,12 @@ class FitProgress:
     def end_phase(self) -> None:
         """End the phase. Others of its kind are expected to be as long on average."""
         estimate = self._counts.running_phase
-        n_steps = self._counts.steps_done_in_phase
+        steps_before = 0  # in the phases of this kind that have ended before
         if estimate.n_ended > 0:
-            n_steps += round(estimate.n_ended * estimate.expected_steps)
+            steps_before = round(estimate.n_ended * estimate.expected_steps)
         estimate.n_ended += 1
-        estimate.expected_steps = n_steps / estimate.n_ended
+        steps_so_far = steps_before + self._counts.steps_done_in_phase
+        estimate.expected_steps = steps_so_far / estimate.n_ended
         self._counts.steps_left_in_phase = 0
 
     @property

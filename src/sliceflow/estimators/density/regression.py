@@ -223,10 +223,10 @@ def _select_columns(
     split : standardized rows (n, d) and their conditions (n, l)
     progress : hears of every column
     """
-    groups, stages = basis.groups()
     features = basis.features(split.train.y)
     held_out_features = basis.features(split.held_out.y)
-    test = ScoreTest.from_features(features, groups)
+    test = ScoreTest.from_features(features, basis.group_of_each_feature())
+    stages = basis.stage_of_each_group()
     residuals = np.empty(split.train.x.shape)
     held_out_residuals = np.empty(split.held_out.x.shape)
     _, d = split.train.x.shape
@@ -263,10 +263,9 @@ def _refit(
     used_basis : the groups that any function of any column has
     """
     used_groups = _used_groups(columns, basis)
-    used_basis = basis.with_groups(used_groups)
-    all_groups, _ = basis.groups()
-    is_kept = features_of_groups(used_groups, all_groups)
-    groups, _ = used_basis.groups()
+    used_basis = basis.take_groups(used_groups)
+    is_kept = features_of_groups(used_groups, basis.group_of_each_feature())
+    groups = used_basis.group_of_each_feature()
     features = used_basis.features(rows.y)
     residuals = np.empty(rows.x.shape)
     refitted = []
@@ -283,7 +282,7 @@ def _refit(
 
 def _used_groups(columns: Sequence[ColumnRegression], basis: SmoothBasis) -> Mask:
     """Which groups (g,) of the basis any function of any column has."""
-    groups, _ = basis.groups()
+    groups = basis.group_of_each_feature()
     is_feature_used = np.zeros(len(groups), bool)
     for column in columns:
         for expansion in column.expansions:

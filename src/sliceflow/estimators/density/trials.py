@@ -106,39 +106,40 @@ def fold_in_words(fold: int, n_folds: int) -> str:
 
 
 @dataclass(eq=False)
-class EarlyStopping:
-    """Held-out rows that move along with a flow, and end it when they do not improve.
+class HeldOutRows:
+    """Held-out rows that move along with a flow, to see whether its steps help.
 
     Parameters
     ----------
-    rows : held out, (m, d), after the initial map and all steps so far
+    x : the rows (m, d) after the initial map and all steps so far
     ladj : of the initial map and all steps so far, (m,)
-    curve : the mean log-density of the held-out rows after 0, 1, … steps
+    log_probs : the mean log-density of the rows after 0, 1, … steps
     """
 
-    rows: Tensor
+    x: Tensor
     ladj: Tensor
-    curve: list[float] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._record()
+        self._append_log_prob()
 
-    def _record(self) -> None:
-        """Add the mean log-density of the rows to the curve."""
-        log_probs = standard_normal_log_prob(self.rows) + self.ladj
-        self.curve.append(float(log_probs.mean()))
+    def _append_log_prob(self) -> None:
+        """Append the mean log-density of the rows after the last step."""
+        log_probs = standard_normal_log_prob(self.x) + self.ladj
+        self.log_probs.append(float(log_probs.mean()))
 
     def move(self, step: SlicedMap) -> None:
         """Move the rows by a step of the flow."""
-        self.rows, step_ladj = step.call_and_ladj(self.rows)
+        self.x, step_ladj = step.call_and_ladj(self.x)
         self.ladj = self.ladj + step_ladj
-        self._record()
+        self._append_log_prob()
 
     @property
-    def is_over(self) -> bool:
+    def have_stopped_improving(self) -> bool:
         """Whether the last `PATIENCE` steps were no better than one before them."""
-        best = int(np.argmax(self.curve))
-        return len(self.curve) - 1 - best >= PATIENCE
+        best_step = int(np.argmax(self.log_probs))
+        last_step = len(self.log_probs) - 1
+        return last_step - best_step >= PATIENCE
 
 
 class HeldOutCurve(NamedTuple):
@@ -174,7 +175,7 @@ def cross_validate_flow(
     for fold, split in enumerate(splits):
         progress.begin_phase(TRIAL_FLOWS)
         name = f"penalty {settings.penalty:g}{fold_in_words(fold, len(splits))}"
-        flow = _EarlyStoppedFlow(name, split, settings, progress)
+        flow = _TrialFlow(name, split, settings, progress)
         flow.fit(seed)
         curves.append(flow.log_probs)
         is_ended = flow.is_cut_short
@@ -188,8 +189,8 @@ def cross_validate_flow(
     return HeldOutCurve(np.mean(curves, axis=0), is_ended=False, is_complete=True)
 
 
-class _EarlyStoppedFlow:
-    """A flow that is fitted until held-out rows get no likelier: a trial of settings.
+class _TrialFlow:
+    """A flow that tries settings; it ends when held-out rows get no likelier.
 
     Listeners of the user are notified of all its steps but the last: of that one by
     `cross_validate_flow`, when it is known what follows.
@@ -218,7 +219,7 @@ class _EarlyStoppedFlow:
         self._train = split.train
         self._settings = settings
         self._progress = progress
-        self._stopping = EarlyStopping(split.held_out, split.held_out_ladj)
+        self._held_out = HeldOutRows(split.held_out, split.held_out_ladj)
 
     def fit(self, seed: Seed) -> None:
         """Fit the flow, and judge each of its steps by the held-out rows."""
@@ -229,9 +230,9 @@ class _EarlyStoppedFlow:
 
     def _judge_step(self, event: FlowEvent) -> bool:
         """Judge a step, and return whether the flow ends with it."""
-        self._stopping.move(SlicedMap.from_step(event.model_step))
+        self._held_out.move(SlicedMap.from_step(event.model_step))
         is_last = event.step_index + 1 == event.stage_steps
-        if is_last or self._stopping.is_over:
+        if is_last or self._held_out.have_stopped_improving:
             return True
         with torch.inference_mode(mode=False):  # listeners may use torch as they like
             self.is_cut_short = self._progress.notify_of_trial(self._name, self.score)
@@ -240,11 +241,11 @@ class _EarlyStoppedFlow:
     @property
     def score(self) -> float:
         """The mean log-density of the held-out rows after the last step so far."""
-        return self._stopping.curve[-1]
+        return self._held_out.log_probs[-1]
 
     @property
     def log_probs(self) -> Floats:
         """The same after 0, 1, … steps (n_steps + 1,), level after the last step."""
-        curve = self._stopping.curve
-        n_missing = self._settings.n_steps + 1 - len(curve)
-        return np.pad(curve, (0, n_missing), mode="edge")
+        log_probs = self._held_out.log_probs
+        n_missing = self._settings.n_steps + 1 - len(log_probs)
+        return np.pad(log_probs, (0, n_missing), mode="edge")

@@ -44,45 +44,104 @@ class Smoother:
         return draws_of_all.flatten(0, 1)
 
     def draw_for_axes(
-        self, draws_per_row: int, seed: Seed, spread_columns: Tensor
+        self, draws_per_row: int, seed: Seed, heavy_tailed: Tensor
     ) -> Tensor:
-        """Draws for the axis steps, as `draw_for_flow` gives them, but for some values.
+        """Draws for the axis steps: (n·draws_per_row, d), in the order of the rows.
 
-        A value is that of its row if the row's is an atom or an end of the range, or if
-        it was drawn outside the range. A column has evenly spread row values if it is
-        in `spread_columns` (d,), or if a Kolmogorov–Smirnov test rejects its draws.
+        Axis steps copy the distribution of every column. So these are the draws for the
+        flow, in which values are replaced where they would change a column: see
+        `correct_columns`. `heavy_tailed` (d,) says which columns have heavy tails.
         """
         n, d = self.rows.shape
         draws_of_all = self.rows.new_empty(n, draws_per_row, d)
         atoms = are_atoms(self.rows)
         for i, group in enumerate(self.groups):
-            group_atoms = atoms[group.indices]
             draws = group.draw(self.bandwidth, draws_per_row, seed.child(i))
-            draws = _in_range_of_rows(draws, group.x, group_atoms)
-            is_spread = spread_columns | _rejected_columns(group.x, draws.flatten(0, 1))
-            spread = spread_evenly(group.x, group_atoms, draws_per_row)
-            draws = torch.where(is_spread, spread, draws)
+            draws = correct_columns(draws, group.x, atoms[group.indices], heavy_tailed)
             draws_of_all[group.indices] = draws.to(draws_of_all.dtype)
         return draws_of_all.flatten(0, 1)
 
 
-def _in_range_of_rows(draws: Tensor, x: Tensor, atoms: Tensor) -> Tensor:
-    """Draws (n, t, d) of the rows x (n, d), where some values are those of the rows.
+def correct_columns(
+    draws: Tensor, x: Tensor, atoms: Tensor, heavy_tailed: Tensor
+) -> Tensor:
+    """Draws (n, t, d) of rows x (n, d), whose columns are distributed like the rows'.
 
-    These are values of `atoms` (n, d), ends of a column's range, and draws beyond them.
+    Atoms stay exact, and no draw leaves the range of its column. Noise along neighbors
+    may still blur a column, above all if there are many, or stretch a heavy tail: the
+    values of such a column do not come from the draws, but are spread evenly.
+
+    Parameters
+    ----------
+    draws : t draws of each row
+    x : the rows
+    atoms : which of their values are atoms, (n, d)
+    heavy_tailed : which columns have heavy tails, (d,)
+    """
+    draws = keep_atoms(draws, x, atoms)
+    draws = keep_in_range(draws, x)
+    is_replaced = heavy_tailed | rejected_by_ks_test(draws, x)
+    even_values = spread_evenly(x, atoms, draws_per_row=draws.shape[1])
+    return torch.where(is_replaced, even_values, draws)
+
+
+def keep_atoms(draws: Tensor, x: Tensor, atoms: Tensor) -> Tensor:
+    """Draws (n, t, d) in which the atoms of rows x (n, d) stay as they are.
+
+    Examples
+    --------
+    The first of two rows has the atom 0, with three draws of each:
+
+    >>> x = torch.tensor([[0.0], [5.0]])
+    >>> draws = torch.tensor([[[-0.1], [0.0], [0.2]], [[4.9], [5.0], [5.3]]])
+    >>> keep_atoms(draws, x, atoms=x == 0)[:, :, 0]
+    tensor([[0.0000, 0.0000, 0.0000],
+            [4.9000, 5.0000, 5.3000]])
+    """
+    return torch.where(atoms[:, None], x[:, None], draws)
+
+
+def keep_in_range(draws: Tensor, x: Tensor) -> Tensor:
+    """Draws (n, t, d) within the range of each column of rows x (n, d).
+
+    The lowest and the highest value stay as they are, so that draws have the same
+    range. A draw outside gives way to the value of its row.
+
+    Examples
+    --------
+    Three rows, with two draws of each:
+
+    >>> x = torch.tensor([[1.0], [4.0], [5.0]])
+    >>> draws = torch.tensor([[[1.2], [0.8]], [[3.5], [5.5]], [[4.9], [5.1]]])
+    >>> keep_in_range(draws, x)[:, :, 0]
+    tensor([[1.0000, 1.0000],
+            [3.5000, 4.0000],
+            [5.0000, 5.0000]])
     """
     rows = x[:, None]
     low = rows.amin(0)
     high = rows.amax(0)
-    is_outside = (draws < low) | (draws > high)
     is_end = (rows == low) | (rows == high)
-    return torch.where(atoms[:, None] | is_end | is_outside, rows, draws)
+    is_outside = (draws < low) | (draws > high)
+    return torch.where(is_end | is_outside, rows, draws)
 
 
-def _rejected_columns(x: Tensor, draws: Tensor) -> Tensor:
-    """Columns (d,) in which the rows x (n, d) refute the draws: Kolmogorov's test."""
+def rejected_by_ks_test(draws: Tensor, x: Tensor) -> Tensor:
+    """Columns (d,) that rows x (n, d) cannot have if they are distributed like draws.
+
+    That is Kolmogorov's test at 5 %, with the draws (n, t, d) as the distribution.
+
+    Examples
+    --------
+    The draws of the second column are too wide:
+
+    >>> x = torch.linspace(-1, 1, 100)[:, None].expand(-1, 2)
+    >>> draws = x[:, None] * torch.tensor([1.0, 3.0])
+    >>> rejected_by_ks_test(draws, x)
+    tensor([False,  True])
+    """
     values = x.T.contiguous().sort(1).values
-    drawn = draws.T.contiguous().sort(1).values
+    drawn = draws.flatten(0, 1).T.contiguous().sort(1).values
     share_of_rows = torch.searchsorted(values, values, right=True) / values.shape[1]
     share_of_draws = torch.searchsorted(drawn, values, right=True) / drawn.shape[1]
     distance = (share_of_rows - share_of_draws).abs().amax(1)
@@ -93,16 +152,28 @@ def spread_evenly(x: Tensor, stays: Tensor, draws_per_row: int) -> Tensor:
     """The values of each column of x (n, d), spread halfway to the next values.
 
     Returns (n, draws_per_row, d). Values stay where `stays` (n, d) is True.
+
+    Examples
+    --------
+    Three rows, of which the last stays, and four values of each:
+
+    >>> x = torch.tensor([[0.0], [8.0], [9.0]])
+    >>> spread_evenly(x, stays=x == 9, draws_per_row=4)[:, :, 0]
+    tensor([[0.0000, 0.0000, 1.0000, 3.0000],
+            [5.0000, 7.0000, 8.1250, 8.3750],
+            [9.0000, 9.0000, 9.0000, 9.0000]])
     """
     values, order = x.sort(0)
     gap = values.diff(dim=0)
     no_gap = gap.new_zeros(1, x.shape[1])
+    # In the order of the rows: the gap to the next lower value, and to the next higher.
     gap_below = torch.empty_like(x).scatter_(0, order, torch.cat((no_gap, gap)))
     gap_above = torch.empty_like(x).scatter_(0, order, torch.cat((gap, no_gap)))
     # From −½ to ½, in the middle of equal intervals, one for each draw.
     middles = torch.arange(draws_per_row, dtype=x.dtype) + 0.5
-    t = (middles / draws_per_row - 0.5)[:, None]
-    moved = x[:, None] + t * torch.where(t < 0, gap_below[:, None], gap_above[:, None])
+    share_of_gap = (middles / draws_per_row - 0.5)[:, None]
+    gap_on_side = torch.where(share_of_gap < 0, gap_below[:, None], gap_above[:, None])
+    moved = x[:, None] + share_of_gap * gap_on_side
     return torch.where(stays[:, None], x[:, None], moved)
 
 
@@ -111,12 +182,22 @@ def are_atoms(x: Tensor) -> Tensor:
 
     If more than half of a column's values occur in several rows, all its values count
     as atoms.
+
+    Examples
+    --------
+    Five rows share the 0, and six have a value of their own:
+
+    >>> x = torch.tensor([0.0] * 5 + [1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    >>> are_atoms(x[:, None])[:, 0].nonzero()[:, 0]
+    tensor([0, 1, 2, 3, 4])
     """
-    out = torch.empty(x.shape, dtype=torch.bool)
+    atoms = torch.empty(x.shape, dtype=torch.bool)
     min_rows = max(_MIN_ATOM_ROWS, _MIN_ATOM_SHARE * len(x))
     for j, column in enumerate(x.T):
-        _, number, size = torch.unique(column, return_inverse=True, return_counts=True)
-        n_sharing = size[number]
+        _, value_indices, counts = torch.unique(
+            column, return_inverse=True, return_counts=True
+        )
+        n_sharing = counts[value_indices]  # how many rows have the value of each row
         mostly_shared = (n_sharing > 1).double().mean() > 0.5
-        out[:, j] = mostly_shared | (n_sharing >= min_rows)
-    return out
+        atoms[:, j] = mostly_shared | (n_sharing >= min_rows)
+    return atoms

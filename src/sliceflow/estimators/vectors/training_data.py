@@ -125,12 +125,12 @@ class TrainingData:
         """This rank's data for the axis steps; see `Smoother.draw_for_axes`."""
         if self._smoother is None:
             return self._cloud(self.scaled_rows.own_rows)
-        heavy_tails = [
+        heavy_tailed_by_class = [
             scaler.heavy_tailed for scaler in self.scaled_rows.scalers_by_class
         ]
-        spread_columns = torch.from_numpy(np.any(heavy_tails, axis=0))
+        heavy_tailed = torch.from_numpy(np.any(heavy_tailed_by_class, axis=0))
         draws = self._smoother.draw_for_axes(
-            self.draws_per_row, self.seed, spread_columns
+            self.draws_per_row, self.seed, heavy_tailed
         )
         return self._cloud(draws[self.own_slice])
 
