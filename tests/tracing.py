@@ -33,9 +33,15 @@ class Arrived(Exception):
     """The function to which calls are followed was entered."""
 
 
-# Detours that a reader may skip: they choose the bandwidth by trial, and make the data.
-# What only these call is counted, and listed, apart.
-DETOURS = ("PlannedVectorFit.tune", "PlannedVectorFit.training_data")
+# Detours that a reader may skip: they check parameters, choose the bandwidth by trial,
+# make the data, and estimate the memory. What only these call is counted, and listed,
+# apart.
+DETOURS = (
+    "SlicedWassersteinFlow._validated_parameters",
+    "PlannedVectorFit.tune",
+    "PlannedVectorFit.training_data",
+    "VectorPlan.require_memory",
+)
 
 
 class Way(NamedTuple):
@@ -110,7 +116,9 @@ def way_of_a_default_fit() -> Way:
 def as_text(way: Way) -> str:
     """The way, one line for each file, in the order of first calls."""
     lines = [f"{_size(way.direct)}", *_lines(way.direct), ""]
-    lines.append(f"{_size(way.in_detours)} that only {' and '.join(DETOURS)} reach")
+    *first, last = DETOURS
+    detours = f"{', '.join(first)} and {last}"
+    lines.append(f"{_size(way.in_detours)} that only {detours} reach")
     return "\n".join(lines + _lines(way.in_detours))
 
 

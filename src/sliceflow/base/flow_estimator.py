@@ -610,7 +610,9 @@ def run_flow(
     """
     state = FlowState()
     history = History()
-    all_listeners = [history, *listeners_across_ranks(listeners, ranks)]
+    all_listeners = [history, *listeners]
+    if ranks.size > 1:
+        all_listeners = [history, *listeners_across_ranks(listeners, ranks)]
     run = RunningFlow(particles, particle_rng.first, state, history, all_listeners)
     after_step: Callable[[Cloud], None] = do_nothing
     if checkpoints is not None:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from sliceflow.base.ranks import Communicator
+from sliceflow.base.ranks import ONE_PROCESS, Communicator
 from sliceflow.base.rows import Conditions
 from sliceflow.devices import require_memory
 from sliceflow.engine.clouds import ClassOrder, Cloud, Permutation, PointIndices
@@ -42,6 +42,7 @@ class ParticleAllocation:
     ----------
     n_kept : how many the user gets
     n_moved : how many the flow moves: those, and more for better maps
+    own : which of the moved particles this rank has
     kept_indices : which of the moved particles the user gets, in the user's order
     y : of the moved particles, in the flow's order, as the flow sees it; None if it
         ignores y
@@ -52,24 +53,26 @@ class ParticleAllocation:
 
     n_kept: int
     n_moved: int
+    own: slice
     kept_indices: PointIndices
     y: FlowY | None = None
     row_y: FlowY | None = None
     kept_user_y: NDArray[Any] | None = None
 
-    def own_part(
-        self, ranks: Communicator, device: torch.device
-    ) -> tuple[int, FlowY | None]:
-        """How many of the moved particles this rank has, and their y on the device."""
-        shard = ranks.own_shard(self.n_moved)
-        if self.y is None:
-            return shard.count, None
-        return shard.count, self.y.take(shard.slice).to(device)
+    @property
+    def n_own(self) -> int:
+        """How many of the moved particles this rank has."""
+        return int(self.own.stop - self.own.start)
 
-    def particle_rng(self, seed: Seed, ranks: Communicator) -> ParticleRng:
+    def own_y(self, device: torch.device) -> FlowY | None:
+        """The y of this rank's moved particles, on the device."""
+        if self.y is None:
+            return None
+        return self.y.take(self.own).to(device)
+
+    def particle_rng(self, seed: Seed) -> ParticleRng:
         """The random numbers of this rank's moved particles, by the seed of the fit."""
-        first = ranks.own_shard(self.n_moved).first
-        return ParticleRng(seed.child("particles"), first)
+        return ParticleRng(seed.child("particles"), self.own.start)
 
     @property
     def kept_y(self) -> FlowY | None:
@@ -96,7 +99,7 @@ class ParticleAllocation:
         if kept_y is not None:
             kept_y = kept_y.take(own_kept.slice).to(particles.x.device)
         in_place = isinstance(self.kept_indices, slice)
-        if in_place and own_kept == ranks.own_shard(self.n_moved):
+        if in_place and own_kept.slice == self.own:
             return Cloud(particles.x, kept_y)
         indices = torch.arange(self.n_moved)[self.kept_indices][own_kept.slice]
         x = ranks.gather_points(particles.x, indices.to(particles.x.device))
@@ -108,6 +111,8 @@ def allocate_particles(
     n_kept: int,
     map_sharing: MapSharing,
     seed: Seed,
+    ranks: Communicator = ONE_PROCESS,
+    *,
     stores_maps: bool = True,
 ) -> ParticleAllocation:
     """Allocate particles with y in the proportions of the data.
@@ -121,12 +126,14 @@ def allocate_particles(
     n_kept : how many particles the user gets
     map_sharing : which maps the flow has
     seed : draws which conditions the particles have, and their order
+    ranks : share the moved particles equally
     stores_maps : whether the model draws samples later
     """
     n_moved = n_kept
     if stores_maps:
         n_moved = max(n_kept, MIN_PARTICLES)
-    without_y = ParticleAllocation(n_kept, n_moved, slice(0, n_kept))
+    own = _own_slice(n_moved, ranks)
+    without_y = ParticleAllocation(n_kept, n_moved, own, slice(0, n_kept))
     if conditions is None:
         return without_y
 
@@ -146,7 +153,22 @@ def allocate_particles(
     if order is not None:
         y = order.reorder_y(y)
         kept_indices = order.inverse[:n_kept]
-    return ParticleAllocation(n_kept, len(y), kept_indices, y, row_y, kept_user_y)
+    return ParticleAllocation(
+        n_kept=n_kept,
+        n_moved=len(y),
+        own=_own_slice(len(y), ranks),
+        kept_indices=kept_indices,
+        y=y,
+        row_y=row_y,
+        kept_user_y=kept_user_y,
+    )
+
+
+def _own_slice(n: int, ranks: Communicator) -> slice:
+    """This rank's equal part of n particles."""
+    if ranks.size == 1:
+        return slice(0, n)
+    return ranks.own_shard(n).slice
 
 
 def _draw_rows(conditions: Conditions, n: int, seed: Seed) -> torch.Tensor:

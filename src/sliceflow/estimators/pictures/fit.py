@@ -133,13 +133,13 @@ class PictureFitPlanner:
             pictures.n_classes,
         )
 
-        stores_maps = parameters.options.n_knots != 0
         allocation = allocate_particles(
             pictures.conditions,
             m,
             resolve_map_sharing(amplifier, pictures.n_classes),
             seed.child("conditions"),
-            stores_maps,
+            self.ranks,
+            stores_maps=parameters.options.n_knots != 0,
         )
         known = None
         if parameters.known is not None:
@@ -189,7 +189,7 @@ class PlannedPictureFit:
         mosaic_sources = None
         if self.plan.mosaic_size:
             mosaic_sources = stored_pictures(self.pictures, self.ranks)
-        particle_rng = self.allocation.particle_rng(self.seed, self.ranks)
+        particle_rng = self.allocation.particle_rng(self.seed)
         particles = self._initial_particles(mosaic_sources, particle_rng)
         with resumable_by(self.checkpoints):
             run = run_flow(
@@ -234,12 +234,19 @@ class PlannedPictureFit:
         Without them, particles start as noise.
         """
         pictures = self.pictures
-        n, y = self.allocation.own_part(self.ranks, pictures.device)
+        y = self.allocation.own_y(pictures.device)
         assert y is None or isinstance(y, ClassIndices), "pictures have labels"
         mosaics = build_mosaics(
             self.plan, mosaic_sources, pictures.label_y, pictures.device
         )
-        x = initial_points(self.plan, mosaics, n, y, particle_rng, pictures.device)
+        x = initial_points(
+            self.plan,
+            mosaics,
+            self.allocation.n_own,
+            y,
+            particle_rng,
+            pictures.device,
+        )
         is_known = self._is_known()
         if is_known is not None:
             x = torch.where(is_known, self._encode_to_complete(), x)
@@ -280,19 +287,20 @@ class PlannedPictureFit:
         """
         pictures = self.pictures
         n_particles = self.plan.n_particles
-        shard = self.ranks.own_shard(self.plan.n_moved_particles)
+        n_moved = self.plan.n_moved_particles
+        own = self.allocation.own
         seed = self.seed.child("conditions")
         pictures_of_kept = balanced_indices(pictures.n_pictures, n_particles, seed)
         pictures_of_others = balanced_indices(
-            pictures.n_pictures, shard.total - n_particles, seed.child("further")
+            pictures.n_pictures, n_moved - n_particles, seed.child("further")
         )
-        indices = torch.cat((pictures_of_kept, pictures_of_others))[shard.slice]
+        indices = torch.cat((pictures_of_kept, pictures_of_others))[own]
         pixel_points = pictures.gather_pictures(indices.to(pictures.device), self.ranks)
         return pictures.layout.encode(
             pixel_points,
             self.seed.child("observed"),
-            n_total=shard.total,
-            index_slices=[shard.slice],
+            n_total=n_moved,
+            index_slices=[own],
         )
 
     def training_pictures(self) -> TrainingPictures:

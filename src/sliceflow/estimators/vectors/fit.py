@@ -93,19 +93,21 @@ class VectorFitPlanner:
         """Plan a fit of these rows; an error if that is impossible."""
         parameters = self.parameters
         n_ranks = self.ranks.size
-        encoder = rows.y_encoder
-        if uses_local_conditions(encoder, parameters, n_ranks):
+        conditions = rows.conditions
+        if uses_local_conditions(conditions, parameters, n_ranks):
             return PlannedLocalVectorFit.for_rows(rows, parameters, seed, self.device)
         map_sharing: MapSharing = "unconditional"
         n_classes = 0
-        if encoder is not None:
-            map_sharing = choose_map_sharing(encoder, parameters.amplifier, n_ranks)
+        if conditions is not None:
+            map_sharing = choose_map_sharing(
+                conditions.encoder, parameters.amplifier, n_ranks
+            )
             n_classes = rows.n_classes
         n_particles = choose_n_particles(
             parameters.n_particles, rows.n_all_rows, n_classes, n_ranks
         )
         allocation = allocate_particles(
-            rows.conditions, n_particles, map_sharing, seed.child("conditions")
+            conditions, n_particles, map_sharing, seed.child("conditions"), self.ranks
         )
         plan = plan_vectors(rows, parameters, allocation, self.device, n_ranks)
         plan.require_memory()
@@ -195,14 +197,16 @@ class PlannedVectorFit:
     ) -> RunningFlow:
         """Move particles from random places along all directions."""
         plan = self.plan
-        n, y = self.allocation.own_part(self.ranks, self.device)
-        x = torch.empty((plan.n_columns, n), dtype=plan.torch_dtype, device=self.device)
-        particle_rng = self.allocation.particle_rng(self.seed, self.ranks)
-        particles = Cloud(particle_rng.fill(x, "start"), y)
+        allocation = self.allocation
+        shape = (plan.n_columns, allocation.n_own)
+        x = torch.empty(shape, dtype=plan.torch_dtype, device=self.device)
+        particle_rng = allocation.particle_rng(self.seed)
+        particle_rng.fill(x, "start")
+        particles = Cloud(x, allocation.own_y(self.device))
         target = DataTarget(
             load_data=lambda step: data.flow_cloud(),
             make_batches=lambda: self._make_batches(
-                data, self.allocation.n_moved, self.allocation.y, plan.batch_size
+                data, allocation.n_moved, allocation.y, plan.batch_size
             ),
         )
         return run_flow(

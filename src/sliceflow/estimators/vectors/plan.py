@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from sliceflow.base.fit_plan import FitPlan
 from sliceflow.base.particle_allocation import ParticleAllocation
 from sliceflow.base.presets import N_DIRECTIONS
+from sliceflow.base.rows import Conditions
 from sliceflow.base.vector_rows import VectorRows
 from sliceflow.devices import max_projection_bytes, require_memory
 from sliceflow.engine import frames
@@ -353,9 +354,11 @@ def plan_vectors(
         allocation.n_moved, frame_kind, n_columns, options.n_axis_steps
     )
     n_flow_knots = int(options.n_knots)
-    if resolve_map_sharing(amplifier, condition_dim) == "shared":
+    y = allocation.y
+    shares_maps = y is not None and not isinstance(y, SeparateClassIndices)
+    if shares_maps:
         require_settings_for_y(parameters, frame_kind, rows)
-        n_flow_knots = choose_n_flow_knots(n_flow_knots, allocation.y)
+        n_flow_knots = choose_n_flow_knots(n_flow_knots, y)
     smoothing = choose_smoothing(options.smoothing, rows, allocation)
     transport = resolve_transport(
         parameters.transport,
@@ -391,13 +394,16 @@ def plan_vectors(
 
 
 def uses_local_conditions(
-    encoder: ConditionEncoder | None, parameters: VectorParameters, n_ranks: int
+    conditions: Conditions | None, parameters: VectorParameters, n_ranks: int
 ) -> bool:
     """Whether samples are drawn near the y that is asked for, by no flow.
 
-    Raises an error if they must be but cannot. `encoder` is that of y; None without y.
+    Raises an error if they must be but cannot. `conditions` are those of the rows.
     """
     mode = parameters.condition_mode
+    encoder = None
+    if conditions is not None:
+        encoder = conditions.encoder
     if encoder is None or isinstance(encoder, ClassEncoder):
         if mode == "local":
             fact = "needs continuous columns in y"
@@ -581,5 +587,6 @@ def choose_n_fresh_particles(
     """Fresh particles to which the model's axis steps in d columns are fitted."""
     if n_axis_steps == 0:
         return 0
-    affordable = MAX_FRESH_PROJECTIONS // costs.max_directions_of_fit(frame_kind, d)
+    n_directions = max(frame_kind.max_directions(d), d)  # of the flow, and of the axes
+    affordable = MAX_FRESH_PROJECTIONS // n_directions
     return max(n_moved_particles, min(MAX_FRESH_PARTICLES, affordable))
