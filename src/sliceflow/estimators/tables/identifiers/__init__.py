@@ -1,0 +1,1 @@
+"""Identifiers: which columns have them, and new ones."""

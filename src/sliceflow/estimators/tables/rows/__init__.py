@@ -1,0 +1,1 @@
+"""The rows of a table as a model stores them."""
