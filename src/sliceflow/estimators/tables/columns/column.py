@@ -1,50 +1,4 @@
-"""What the columns of a table are, and the forms of their cells.
-
-Each cell has several forms. Take a column of five prices:
-
-| form         | the cells                        | what for                        |
-|--------------|----------------------------------|---------------------------------|
-| value        | $5.00, $2.50, –, $10.00, $2.50   | the user passes and gets values |
-| code         | 2, 1, −1, 0, 1                   | files; in alphabetical order    |
-| position     | 1, 0, −1, 2, 0                   | models; all columns look alike  |
-| exact value  | 500, 250, –, 1000, 250           | exact sums and comparisons      |
-| grid value   | 250, 0, NaN, 750, 0              | regressions, interpolation      |
-| feature      | .52, −.25, −1.28, 1.28, −.25     | distances; scales are alike     |
-
-The *levels* of a column are its different values: here $2.50, $5.00 and $10.00. The
-**position** of a cell is its place among the levels of its column, from 0: it does not
-say where the cell is in the table. Levels of numbers and times ascend, those of
-categories descend by frequency. A missing cell is at −1. A position between two levels
-is a new value between them: 0.5 has the grid value 125, which is $3.75. New values are
-drawn only where they are plausible (`new_values`). `level_positions` names the
-positions of cells that have no value.
-
-**Exact values** are integers that count a `unit`, here 1/100. A **grid value** counts
-`spacing` units from the smallest value, `origin`. The spacing is more than one unit if
-all differences are multiples of it, as in a column of whole hours in seconds. So grid
-values are whole numbers, and rounding one gives a value that the column can have.
-Floats with many decimals have no unit: their exact and grid values are the floats.
-The **features** of a cell are the normal score of a number, or one axis for each
-frequent level of a category.
-
-`read_values` turns values into positions, and `Column.decode` positions into values.
-The `Grid` of a column converts between positions, exact values and grid values.
-
-Names mean the same in all modules of tables:
-
-| name                                   | what it is                                  |
-|----------------------------------------|---------------------------------------------|
-| `column`, `columns`                    | a `Column`, all columns of the table        |
-| `c`, `…_index`, `…_indices`            | indices of columns, or of rows if they      |
-| `drawing_order`                        | are called `row_indices`                    |
-| `level_positions`                      | (n, d), positions of rows, all columns      |
-| `positions`                            | (n,), positions of one column               |
-| `codes`, `exact_values`, `grid_values`| (n,), as above, of one column               |
-| `x`                                    | (n, p), what trees see of rows              |
-| `observed`, `is_observed`              | cells that are not missing                  |
-| `rows`                                 | `TableRows`: all cells, as the user has them|
-| `df`                                   | a DataFrame of pandas                       |
-"""
+"""A column of a table: its cells, and what was inferred of them."""
 
 from __future__ import annotations
 
@@ -122,7 +76,7 @@ def middle_probabilities(counts: Ints) -> Floats:
 class Column:
     """The cells of a column and its kind, levels and grid.
 
-    The first lines of the module explain the forms of cells.
+    The first lines of the package `columns` explain the forms of cells.
     """
 
     encoded: EncodedColumn  # the user's cells

@@ -1,6 +1,6 @@
 """The levels of a column as numbers on a grid, and conversions between their forms.
 
-A cell has a position, and two kinds of numbers (`columns` explains them):
+A cell has a position, and two kinds of numbers (the package explains them):
 
 | form         | for                 | from a position    | to a position         |
 |--------------|---------------------|--------------------|-----------------------|

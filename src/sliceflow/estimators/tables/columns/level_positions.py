@@ -1,8 +1,8 @@
 """Positions of cells among the levels of a column, and those of cells without value.
 
-A position from 0 to k − 1, for k levels, is a value (`columns` has an example): a level
-if it is whole, and else a new value between two levels. So 1.5 lies between the levels
-1 and 2. Three other numbers say that there is no value:
+A position from 0 to k − 1, for k levels, is a value (the package has an example): a
+level if it is whole, and else a new value between two levels. So 1.5 lies between the
+levels 1 and 2. Three other numbers say that there is no value:
 
 | constant     | the cell                                                   |
 |--------------|------------------------------------------------------------|
