@@ -21,10 +21,10 @@ sliced steps. With a continuous y, a `ConditionalDensity` does: a
 `TriangularRegression` takes off what y explains, and a `Gaussianization` maps the
 residuals.
 
-*Files.* `estimator.py`, `fit.py` and `fitted.py` are what they are for other data.
-Planning runs no search: `fit.py` does it in `tune`, or, given a continuous y, after the
-regression. `plan.py` has what is known before. Then read the map, from the outside to
-the inside:
+*Files.* `estimator.py` is `SlicedDensity`, `fit.py` plans and runs its fits, and
+`fitted.py` has the models. `plan.py` has what is known before a search. Planning runs
+none: `fit.py` does it in `tune`, or, given a continuous y, after the regression. Then
+read the map, from the outside to the inside:
 
 1. `support.py` takes bounds and heavy tails away.
 2. `gaussianization.py` fits and inverts the flow from data to noise. Its steps have the

@@ -11,9 +11,10 @@ To follow a fit, read these files in this order:
    columns and back, and `clusters.py` divides those without labels.
 4. `plan.py` has all settings. `choices.py` says what "auto" means, and `costs.py`
    estimates the memory and the time.
-5. `flow_builder.py` makes the stages of the flow, of the `schedules.py`. A stage has a
-   resolution (`pyramid.py`), and frames whose directions cover one patch each
-   (`tiles.py`; in photographs they are made of a few cosines, `cosines.py`).
+5. `flow_builder.py` makes the stages of the flow. `schedules.py` says which resolution
+   and patches each has. A stage moves coarse pictures of its resolution (`pyramid.py`)
+   by frames whose directions cover one patch each (`tiles.py`). For photographs, such a
+   direction combines a few cosines (`cosines.py`).
 6. `mosaics.py`: particles may start as sums of pictures. `start_trial.py` decides for
    few color pictures.
 7. `training_pictures.py` loads the pictures for each step, and `batching.py` divides

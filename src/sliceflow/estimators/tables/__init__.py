@@ -17,8 +17,8 @@ To follow a fit, read these files in this order:
    draw three rows as an example.
 6. `fitted.py` is the model, `FittedTable`. It draws samples, also of what is given.
 
-Two files are beside this way: `events.py` has what listeners hear of a fit, and
-`describe_columns.py` makes the attribute `columns_`.
+Two more files: `events.py` has what listeners hear of a fit, and `describe_columns.py`
+makes the attribute `columns_`.
 
 The rest is in folders. The first lines of each are a tour of its files. A folder
 imports only from the folders below it, and `table.py` stands between two of them:

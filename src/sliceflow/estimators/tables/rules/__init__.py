@@ -1,7 +1,7 @@
 """Rules between columns: what they are, how they are found, and what follows from them.
 
 1. `kinds.py` has the kinds of rules, such as sums and lookups. Each says which rows
-   break it, and what a cell must be given the others.
+   break it. Most also compute a cell of a row from others.
 2. `parse_constraints.py` reads the rules that users write.
 3. `search.py` finds others in the rows. It asks `find_lookups.py`, `find_orders.py`,
    `find_products.py` and `find_sums.py`. `evidence.py` says whether enough rows keep a
