@@ -167,8 +167,8 @@ def one_comparison(monkeypatch):
     """The ways to draw rows that have what is given are compared once, not on twelve
     splits: for tests of what holds either way.
     """
-    from sliceflow.estimators.tables import choose_given_draws
-    from sliceflow.estimators.tables.trial_draws import iter_splits
+    from sliceflow.estimators.tables.trials import choose_given_draws
+    from sliceflow.estimators.tables.trials.trial_draws import iter_splits
 
     def first_splits(*args):
         return itertools.islice(iter_splits(*args), 1)

@@ -62,6 +62,21 @@ BESIDE |= {(module, "validation") for module in FLOORS[-1][2:]}
 BESIDE |= {(module, "arrays") for module in FLOORS[-1] if module != "arrays"}
 
 
+# The folders of tables, and the one module of theirs that folders import. Each imports
+# only what is below it. The other modules of tables are above all folders.
+FOLDERS_OF_TABLES = (
+    "imputing",
+    "trials",
+    "given",
+    "draws",
+    "table",
+    "rules",
+    "columns",
+    "identifiers",
+    "rows",
+)
+
+
 class Source(NamedTuple):
     name: str
     lines: list[str]
@@ -150,6 +165,23 @@ def test_imports_go_down_and_in_no_circle():
     graph.prepare()  # a CycleError names the circle
 
 
+def test_folders_of_tables_import_only_those_below():
+    tables = PACKAGE / "estimators" / "tables"
+    folders = {path.parent.name for path in tables.glob("*/__init__.py")}
+    assert folders == set(FOLDERS_OF_TABLES) - {"table"}, "see FOLDERS_OF_TABLES"
+    level = {name: k for k, name in enumerate(FOLDERS_OF_TABLES)}
+    upward = []
+    prefix = "sliceflow.estimators.tables."
+    for by, module, _ in imports():
+        if not (by.startswith(prefix) and module.startswith(prefix)):
+            continue
+        a = by.removeprefix(prefix).split(".")[0]
+        b = module.removeprefix(prefix).split(".")[0]
+        if a != b and a in level and level.get(b, -1) < level[a]:
+            upward.append(f"{by} imports {module}")
+    assert upward == []
+
+
 def test_a_space_knows_no_other_space():
     kinds_of_data = [
         [m.split(".")[2] for m in pair if m.startswith("sliceflow.estimators.")]
@@ -197,6 +229,36 @@ def test_the_page_shows_these_floors_and_files_that_exist():
         for name in named
         if not any((top / name).exists() for top in (PACKAGE, ROOT))
     ] == []
+
+
+FILE = re.compile(r"`((?:[a-z_]+/)*[a-z_]+\.py)`")
+
+
+def files_named_by_packages():
+    """The folder of each package whose first lines name files, and these names."""
+    for path in PACKAGE.rglob("__init__.py"):
+        head = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+        names = FILE.findall(head or "")
+        if names:
+            yield path.parent, names
+
+
+def test_the_tour_of_a_package_names_files_that_exist():
+    lost = []
+    for folder, names in files_named_by_packages():
+        for name in names:
+            if not any((top / name).exists() for top in (folder, PACKAGE)):
+                lost.append(f"{folder.name}: {name}")
+    assert lost == []
+
+
+def test_the_tour_of_a_package_names_all_its_files():
+    missing = []
+    for folder, names in files_named_by_packages():
+        for file in folder.glob("*.py"):
+            if file.name != "__init__.py" and file.name not in names:
+                missing.append(f"{folder.name}: {file.name}")
+    assert missing == []
 
 
 # What the names in the page's loop stand for.

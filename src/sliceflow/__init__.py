@@ -41,7 +41,7 @@ _MODULE_OF_NAME = {
     "SlicedDensity": "estimators.density.estimator",
     "SlicedWassersteinFlow": "estimators.vectors.estimator",
     "TableFlow": "estimators.tables.estimator",
-    "TreeSettings": "estimators.tables.trees",
+    "TreeSettings": "estimators.tables.draws.trees",
     "VectorOptions": "estimators.vectors.parameters",
     "load": "loading",
 }
@@ -61,8 +61,8 @@ if TYPE_CHECKING:
     from sliceflow.estimators.density.estimator import SlicedDensity
     from sliceflow.estimators.pictures.estimator import ImageFlow
     from sliceflow.estimators.pictures.options import ImageOptions
+    from sliceflow.estimators.tables.draws.trees import TreeSettings
     from sliceflow.estimators.tables.estimator import TableFlow
-    from sliceflow.estimators.tables.trees import TreeSettings
     from sliceflow.estimators.vectors.estimator import SlicedWassersteinFlow
     from sliceflow.estimators.vectors.parameters import VectorOptions
     from sliceflow.loading import load

@@ -105,14 +105,13 @@ def _error_of_column(
     df: pd.DataFrame, column_index: int, kind: str | None
 ) -> DataError | None:
     """Why a column cannot be used as this kind; None if it can be."""
-    from sliceflow.estimators.tables import encoded_columns, infer_columns
+    from sliceflow.estimators.tables.columns.infer import infer_column
+    from sliceflow.estimators.tables.rows.encoded_columns import encode_column
 
     all_rows = np.arange(len(df))
     try:
-        encoded = encoded_columns.encode_column(
-            df.iloc[:, column_index], df.columns[column_index]
-        )
-        infer_columns.infer_column(encoded, all_rows, kind)
+        encoded = encode_column(df.iloc[:, column_index], df.columns[column_index])
+        infer_column(encoded, all_rows, kind)
     except DataError as error:
         return error
     return None
@@ -134,7 +133,7 @@ def _helpful_flags(cells: pd.Series, error: DataError) -> list[str]:
 
 def _odd_texts(cells: pd.Series) -> list[str]:
     """The texts of a column of numbers, or of dates, that are none; sorted."""
-    from sliceflow.estimators.tables.formats import infer_date_formats
+    from sliceflow.estimators.tables.columns.formats import infer_date_formats
 
     texts = cells.dropna().astype(str)
     number_format = infer_number_format(texts.to_numpy(dtype=object))
@@ -154,7 +153,7 @@ def _odd_texts(cells: pd.Series) -> list[str]:
 
 def _reads_all(cells: pd.Series, kind: str) -> bool:
     """Whether a kind such as "datetime:%d/%m/%Y" has a format that reads all texts."""
-    from sliceflow.estimators.tables.formats import DateFormat
+    from sliceflow.estimators.tables.columns.formats import DateFormat
 
     _, _, date_format = kind.partition(":")
     if not date_format:

@@ -235,9 +235,9 @@ def describe_columns(df: pd.DataFrame) -> list[JsonObject]:
 
     A column that cannot be used is to be left out, and its note says why.
     """
+    from sliceflow.estimators.tables.columns.infer import infer_column
     from sliceflow.estimators.tables.describe_columns import describe_column
-    from sliceflow.estimators.tables.infer_columns import infer_column
-    from sliceflow.estimators.tables.table_rows import read_dataframe
+    from sliceflow.estimators.tables.rows.table_rows import read_dataframe
 
     described = []
     distinct_rows = np.flatnonzero(~df.duplicated().to_numpy())

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 import sliceflow
 from sliceflow import TableFlow
 from sliceflow.errors import DataError, NotEnoughMemoryError
-from sliceflow.estimators.tables import choose_strategies, trial_draws
+from sliceflow.estimators.tables.draws.strategies import uses_ridge
 from sliceflow.estimators.tables.events import ColumnEvent, TableTrialEvent
-from sliceflow.estimators.tables.strategies import uses_ridge
+from sliceflow.estimators.tables.trials import choose_strategies, trial_draws
 
 
 def table(n=300, seed=0):

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from sliceflow import TableFlow, load
 from sliceflow.errors import DataWarning
-from sliceflow.estimators.tables import identifiers
-from sliceflow.estimators.tables.new_identifiers import new_identifiers
-from sliceflow.estimators.tables.rare_numbers import LevelRange, is_rare, move
+from sliceflow.estimators.tables.draws.rare_numbers import LevelRange, is_rare, move
+from sliceflow.estimators.tables.identifiers import judgment
+from sliceflow.estimators.tables.identifiers.new_identifiers import new_identifiers
+from sliceflow.estimators.tables.rows.table_rows import read_dataframe
 from sliceflow.estimators.tables.table import Table
-from sliceflow.estimators.tables.table_rows import read_dataframe
 
 FIRST = ("Anna", "Ben", "Cleo", "Dan", "Eva", "Greta", "Hugo", "Ines", "Jan", "Piotr")
 LAST = ("Kowalski", "Nowak", "Smith", "O'Neil", "Meyer-Huber", "Garcia", "Kim", "Brown")
@@ -29,7 +29,7 @@ def column_of(values, **parameters):
 
 def judge_identifier(name, values):
     (column,) = read_dataframe(pd.DataFrame({name: values})).columns
-    return identifiers.judge_identifier(column, np.arange(len(values)))
+    return judgment.judge_identifier(column, np.arange(len(values)))
 
 
 # --- numbers --------------------------------------------------------------------------

@@ -20,4 +20,27 @@ classes, a `Gaussianization` (of each class) maps these to noise: an `InitialMap
 sliced steps. With a continuous y, a `ConditionalDensity` does: a
 `TriangularRegression` takes off what y explains, and a `Gaussianization` maps the
 residuals.
+
+*Files.* `estimator.py` is `SlicedDensity`, `fit.py` plans and runs its fits, and
+`fitted.py` has the models. `plan.py` has what is known before a search. Planning runs
+none: `fit.py` does it in `tune`, or, given a continuous y, after the regression. Then
+read the map, from the outside to the inside:
+
+1. `support.py` takes bounds and heavy tails away.
+2. `gaussianization.py` fits and inverts the flow from data to noise. Its steps have the
+   transport and the frames of `engine/noise_transport.py`, the maps of
+   `engine/smooth_maps.py`, and an `AnalyticTarget` of `engine/batches.py`.
+3. `initial_map.py`: where the flow starts, with a mixture (`mixture.py`) that may grow
+   (`mixture_growth.py`).
+
+`settings.py` has the settings of a `Gaussianization`. `settings_search.py` chooses
+them, `initial_map_search.py` those of the initial map, both by `trials.py`.
+`progress.py` tells listeners of every trial.
+
+With a continuous y, `conditional.py` comes before the flow. It regresses mean, scale
+and correlations of all columns on y (`regression.py`), each column in turn
+(`column_regression.py`), whose logarithms may fit better (`log_normal.py`). The
+regressors are smooth functions of y (`bases.py`), in directions that may be learned
+(`learned_directions.py`). `group_selection.py` chooses which of them a column has, and
+`ridge.py` solves for their weights.
 """

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sliceflow.estimators.tables.columns import Column
-from sliceflow.estimators.tables.new_identifiers import example_identifier
-from sliceflow.estimators.tables.rules import is_solvable
+from sliceflow.estimators.tables.columns.column import Column
+from sliceflow.estimators.tables.identifiers.new_identifiers import example_identifier
+from sliceflow.estimators.tables.rows.table_rows import format_names
+from sliceflow.estimators.tables.rules.kinds import is_solvable
 from sliceflow.estimators.tables.table import Table
-from sliceflow.estimators.tables.table_rows import format_names
 from sliceflow.wording import shorten
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from sliceflow.errors import DataError
 from sliceflow.estimators.tables.describe_columns import describe_columns
 from sliceflow.estimators.tables.events import TableEvent
 from sliceflow.estimators.tables.files import read_if_path
-from sliceflow.estimators.tables.filled_dataframes import fill_dataframe
 from sliceflow.estimators.tables.fit import TableFitPlanner, TableHistory, check_no_y
 from sliceflow.estimators.tables.fitted import FittedTable, SavedTable
-from sliceflow.estimators.tables.given_texts import parse_given_text
+from sliceflow.estimators.tables.given.texts import parse_given_text
+from sliceflow.estimators.tables.imputing.filled_dataframes import fill_dataframe
 from sliceflow.estimators.tables.parameters import (
     MissingCells,
     RareLevels,
@@ -29,13 +29,13 @@ from sliceflow.estimators.tables.parameters import (
     require_missing_cells,
 )
 from sliceflow.estimators.tables.plan import TablePlan
-from sliceflow.estimators.tables.stored_levels import ColumnName
-from sliceflow.estimators.tables.table import FoundRule, Table
-from sliceflow.estimators.tables.table_rows import (
+from sliceflow.estimators.tables.rows.stored_levels import ColumnName
+from sliceflow.estimators.tables.rows.table_rows import (
     TableRows,
     as_dataframe,
     read_dataframe,
 )
+from sliceflow.estimators.tables.table import FoundRule, Table
 from sliceflow.validation import require_int, require_verbosity, with_plain_numbers
 
 if TYPE_CHECKING:
@@ -47,11 +47,11 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
 
     This is not a flow of particles. It is a chain of one-dimensional conditional
     transports on trees, after Knothe and Rosenblatt: new rows are drawn column by
-    column, each cell given those before it (`estimators.tables.chain`). A cell has the
-    value of a similar row, or one between two of them. Smooth numbers of a
-    small table may be drawn together, from near rows
-    (`sliceflow.estimators.tables.nearest_rows_model`). Sequential trees for synthetic
-    tables are known from synthpop [1]_.
+    column, each cell given those before it
+    (`sliceflow.estimators.tables.draws.chain`). A cell has the value of a similar row,
+    or one between two of them. Smooth numbers of a small table may be drawn together,
+    from near rows (`sliceflow.estimators.tables.draws.nearest_rows_model`). Sequential
+    trees for synthetic tables are known from synthpop [1]_.
 
     There is no network and no training loop: a fit takes seconds, on the CPU. The model
     keeps the rows, and so does its file: treat it like the table. Identifiers and
@@ -66,11 +66,11 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
     constraints : sequence of str, default ()
         What must hold between columns, such as ``"start <= end"``, ``"total = a + b"``,
         ``"x > 0"`` or ``"combinations(make, model)"``; see
-        `sliceflow.estimators.tables.parse_constraints`.
+        `sliceflow.estimators.tables.rules.parse_constraints`.
     rules : "auto" or "off", default "auto"
         "auto" finds more rules that the rows keep, and keeps them: sums, products,
         parts of dates, orders, and columns that follow from others; see
-        `estimators.tables.rule_search`. A constraint on the same columns counts
+        `estimators.tables.rules.search`. A constraint on the same columns counts
         instead. "off" finds none.
     missing : "model" or "never", default "model"
         Whether samples have missing cells: "model" draws them as often as in the table,
@@ -85,11 +85,13 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
     min_count : int, default 5
         Numbers and times of fewer rows do not come back: where one is drawn, samples
         have another near by, between order statistics of the column and on its grid
-        (`sliceflow.estimators.tables.rare_numbers`). 1 lets all of them come back.
+        (`sliceflow.estimators.tables.draws.rare_numbers`). 1 lets all of them come
+        back.
     rare_levels : "warn", "keep" or "merge", default "warn"
         What becomes of categories of fewer than `min_count` rows: "keep" draws them
         like all others, "warn" does so with a warning that names the columns, and
-        "merge" draws "other" instead (`sliceflow.estimators.tables.rare_levels`).
+        "merge" draws "other" instead
+        (`sliceflow.estimators.tables.columns.rare_levels`).
     random_state : int, RandomState, Generator or None, default None
         The same seed and machine give the same bits.
     verbose : int, default 0
@@ -421,7 +423,7 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
         """Fill the missing cells of a table; all else stays.
 
         Other cells, the index and the dtypes are those of X. A filled cell is a draw
-        given the other cells of its row (`estimators.tables.imputing`). The best
+        given the other cells of its row (`estimators.tables.imputing.sweeps`). The best
         guess of a number is the median of many draws, and of a category the most
         frequent draw. Cells that follow from others by a rule are computed. A warning
         says which cells stay empty, and which hold a category that the model has not

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple
 
 from sliceflow.base.atomic import write_atomically
 from sliceflow.errors import DataError, DataWarning, warn_user
-from sliceflow.estimators.tables.encoded_columns import require_pandas
-from sliceflow.estimators.tables.formats import infer_date_formats
+from sliceflow.estimators.tables.columns.formats import infer_date_formats
+from sliceflow.estimators.tables.rows.encoded_columns import require_pandas
 from sliceflow.number_formats import PLAIN_NUMBER, infer_number_format
 from sliceflow.table_files import (
     MISSING_WORDS,

@@ -11,26 +11,26 @@ from sliceflow.devices import require_memory
 from sliceflow.engine import events
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError, DataWarning
-from sliceflow.estimators.tables.chain import ChainStep, fit_chain
-from sliceflow.estimators.tables.choose_strategies import (
-    choose_strategies,
-    plan_strategies,
-)
+from sliceflow.estimators.tables.columns.rare_levels import rare_level_codes
+from sliceflow.estimators.tables.draws.chain import ChainStep, fit_chain
+from sliceflow.estimators.tables.draws.neighbor_columns import may_use_neighbors
+from sliceflow.estimators.tables.draws.strategies import Strategy
+from sliceflow.estimators.tables.draws.trees import DEFAULT_TREE_SETTINGS, TreeSettings
 from sliceflow.estimators.tables.events import ColumnEvent, TableEvent, TableTrialEvent
 from sliceflow.estimators.tables.files import read_if_path
 from sliceflow.estimators.tables.fitted import FittedTable
-from sliceflow.estimators.tables.neighbor_columns import may_use_neighbors
 from sliceflow.estimators.tables.parameters import TableParameters
 from sliceflow.estimators.tables.plan import TablePlan
-from sliceflow.estimators.tables.rare_levels import rare_level_codes
-from sliceflow.estimators.tables.strategies import Strategy
-from sliceflow.estimators.tables.table import Table
-from sliceflow.estimators.tables.table_rows import (
+from sliceflow.estimators.tables.rows.table_rows import (
     TableRows,
     format_names,
     read_dataframe,
 )
-from sliceflow.estimators.tables.trees import DEFAULT_TREE_SETTINGS, TreeSettings
+from sliceflow.estimators.tables.table import Table
+from sliceflow.estimators.tables.trials.choose_strategies import (
+    choose_strategies,
+    plan_strategies,
+)
 
 
 def check_no_y(y: object) -> None:
@@ -114,7 +114,9 @@ class TableFitPlanner:
         if self.parameters.tree_settings is not None:
             return plan
         # It imports torch, which takes seconds, and other plans need none of it.
-        from sliceflow.estimators.tables.choose_neighbors import count_neighbor_trials
+        from sliceflow.estimators.tables.trials.choose_neighbors import (
+            count_neighbor_trials,
+        )
 
         n_trials = count_neighbor_trials(plan.n_rows)
         if n_trials == 0:
@@ -158,7 +160,9 @@ class PlannedTableFit:
         plan = replace(self.plan, strategies=strategies)
         if plan.n_neighbors is None:
             # It imports torch, which takes seconds, and other fits need none of it.
-            from sliceflow.estimators.tables.choose_neighbors import choose_n_neighbors
+            from sliceflow.estimators.tables.trials.choose_neighbors import (
+                choose_n_neighbors,
+            )
 
             settings = TreeSettings(plan.min_samples_leaf, plan.ccp_factor)
             k = choose_n_neighbors(self.table, settings, strategies, on_trial)

@@ -12,14 +12,14 @@ import numpy as np
 from sliceflow.arrays import Floats
 from sliceflow.engine.random import Seed
 from sliceflow.errors import warn_user
-from sliceflow.estimators.tables.chain import ChainStep, draw_rows, fit_chain
-from sliceflow.estimators.tables.given_rows import GivenRows, rows_with_given
-from sliceflow.estimators.tables.level_positions import LevelPositions
+from sliceflow.estimators.tables.columns.level_positions import LevelPositions
+from sliceflow.estimators.tables.draws.chain import ChainStep, draw_rows, fit_chain
+from sliceflow.estimators.tables.draws.trees import TreeSettings
+from sliceflow.estimators.tables.given.given_rows import GivenRows, rows_with_given
 from sliceflow.estimators.tables.plan import TablePlan
-from sliceflow.estimators.tables.stored_levels import ColumnName
+from sliceflow.estimators.tables.rows.stored_levels import ColumnName
+from sliceflow.estimators.tables.rows.table_rows import read_dataframe
 from sliceflow.estimators.tables.table import Table
-from sliceflow.estimators.tables.table_rows import read_dataframe
-from sliceflow.estimators.tables.trees import TreeSettings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -147,7 +147,7 @@ class FittedTable:
         if given_rows.is_moved or share < MIN_SHARE_TO_FILTER:
             return False
         # It imports torch, which takes seconds, and plain draws need none of it.
-        from sliceflow.estimators.tables.choose_given_draws import (
+        from sliceflow.estimators.tables.trials.choose_given_draws import (
             plain_draws_are_better,
         )
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-from sliceflow.estimators.tables.trees import TreeSettings
+from sliceflow.estimators.tables.draws.trees import TreeSettings
 from sliceflow.validation import (
     MAX_COUNT,
     is_int,

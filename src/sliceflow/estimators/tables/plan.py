@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from sliceflow.base.fit_plan import FitPlan
-from sliceflow.estimators.tables.choose_strategies import MAX_ROWS_PER_TRIAL
-from sliceflow.estimators.tables.column_data import MAX_PREDICTORS
-from sliceflow.estimators.tables.neighbor_columns import may_use_neighbors
-from sliceflow.estimators.tables.strategies import Strategy, uses_ridge
+from sliceflow.estimators.tables.columns.column_data import MAX_PREDICTORS
+from sliceflow.estimators.tables.draws.neighbor_columns import may_use_neighbors
+from sliceflow.estimators.tables.draws.strategies import Strategy, uses_ridge
+from sliceflow.estimators.tables.draws.trees import MAX_ROWS_PER_TREE, TreeSettings
+from sliceflow.estimators.tables.rows.table_rows import format_names
 from sliceflow.estimators.tables.table import Table
-from sliceflow.estimators.tables.table_rows import format_names
-from sliceflow.estimators.tables.trees import MAX_ROWS_PER_TREE, TreeSettings
+from sliceflow.estimators.tables.trials.choose_strategies import MAX_ROWS_PER_TRIAL
 from sliceflow.saved_types import Between, Count, Label
 
 # About the cost of a fit, to tell users before it starts: seconds on one thread of an

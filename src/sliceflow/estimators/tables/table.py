@@ -13,20 +13,23 @@ import numpy as np
 from sliceflow.arrays import Ints, Mask
 from sliceflow.engine.random import Seed
 from sliceflow.errors import ParameterError
-from sliceflow.estimators.tables.column_data import ColumnData
-from sliceflow.estimators.tables.columns import Column
-from sliceflow.estimators.tables.infer_columns import infer_column
-from sliceflow.estimators.tables.level_positions import (
+from sliceflow.estimators.tables.columns.column import Column
+from sliceflow.estimators.tables.columns.column_data import ColumnData
+from sliceflow.estimators.tables.columns.infer import infer_column
+from sliceflow.estimators.tables.columns.level_positions import (
     LevelPositions,
     has_all_values,
     is_undrawn,
 )
-from sliceflow.estimators.tables.parse_constraints import parse_constraint
-from sliceflow.estimators.tables.rare_levels import merge_rare_levels
-from sliceflow.estimators.tables.read_values import encode_cells
-from sliceflow.estimators.tables.rule_search import find_rules
-from sliceflow.estimators.tables.rule_set import RuleSet
-from sliceflow.estimators.tables.rules import (
+from sliceflow.estimators.tables.columns.rare_levels import merge_rare_levels
+from sliceflow.estimators.tables.columns.read_values import encode_cells
+from sliceflow.estimators.tables.rows.stored_levels import ColumnName
+from sliceflow.estimators.tables.rows.table_rows import (
+    TableRows,
+    format_names,
+    make_dataframe,
+)
+from sliceflow.estimators.tables.rules.kinds import (
     LinearRule,
     LookupRule,
     ProductRule,
@@ -34,13 +37,10 @@ from sliceflow.estimators.tables.rules import (
     SolvableRule,
     is_solvable,
 )
-from sliceflow.estimators.tables.solve_rules import solve_column
-from sliceflow.estimators.tables.stored_levels import ColumnName
-from sliceflow.estimators.tables.table_rows import (
-    TableRows,
-    format_names,
-    make_dataframe,
-)
+from sliceflow.estimators.tables.rules.parse_constraints import parse_constraint
+from sliceflow.estimators.tables.rules.rule_set import RuleSet
+from sliceflow.estimators.tables.rules.search import find_rules
+from sliceflow.estimators.tables.rules.solve import solve_column
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -116,10 +116,11 @@ class Table:
         ----------
         rows : the user's rows
         kinds : the kinds of some columns, by their names as texts
-        constraints : expressions, as users write them (`parse_constraints`)
-        search_rules : whether to find more rules in the rows (`rule_search`)
-        min_count : numbers of fewer rows are not drawn (`rare_numbers`)
-        merges_rare_levels : whether to merge levels of fewer rows (`rare_levels`)
+        constraints : expressions, as users write them (`rules.parse_constraints`)
+        search_rules : whether to find more rules in the rows (`rules.search`)
+        min_count : numbers of fewer rows are not drawn (`draws.rare_numbers`)
+        merges_rare_levels : whether to merge levels of fewer rows
+            (`columns.rare_levels`)
         """
         _check_names(rows, kinds)
         distinct = _first_occurrences(rows)
