@@ -42,7 +42,7 @@ def pair(batches, turn):
 def sorted_indices(classes, n_classes):
     """Classes (n,) that ascend, each with maps of its own."""
     y = SeparateClassIndices(classes, n_classes)
-    return ClassOrder.from_y(y, n_classes).reorder_y(y)
+    return ClassOrder.from_y(y, n_classes).apply_to_y(y)
 
 
 def batch_at(batches, turn):

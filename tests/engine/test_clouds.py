@@ -29,11 +29,11 @@ def test_points_are_sorted_by_class_and_brought_back():
     y = SeparateClassIndices(torch.tensor([2, 0, 2, 0, 3]), n_classes=5)
     x = torch.arange(10.0).view(2, 5)
     cloud = Cloud(x.clone(), y)
-    with cloud.in_class_order() as (by_class, order):
+    with cloud.moving_in_class_order() as (by_class, order):
         assert by_class.y.values.tolist() == [0, 0, 2, 2, 3]
         assert by_class.x[0].tolist() == [1, 3, 0, 2, 4]  # in their order in each class
         assert by_class.class_slices.starts == (0, 2, 2, 4, 5, 5)
-        assert torch.equal(order.restore_x(by_class.x), x)
+        assert torch.equal(order.undo_on_x(by_class.x), x)
         by_class.x.mul_(10)
         assert torch.equal(cloud.x, x)
     assert torch.equal(cloud.x, 10 * x)
@@ -43,7 +43,7 @@ def test_points_stay_where_they_are_if_an_error_ends_their_move():
     cloud = Cloud(torch.arange(4.0)[None], SeparateClassIndices(torch.arange(4) % 2, 2))
 
     def fail():
-        with cloud.in_class_order() as (by_class, _):
+        with cloud.moving_in_class_order() as (by_class, _):
             by_class.x.zero_()
             raise KeyError
 

@@ -322,7 +322,7 @@ def _restore(saved: SavedCheckpoint, flow: RunningFlow) -> None:
     x.copy_(torch.from_numpy(saved.x)[:, own])
     if saved.coordinates is not None:
         coordinates = torch.from_numpy(saved.coordinates)[:, own]
-        state.resumed_coordinates = coordinates.contiguous().to(x.device)
+        state.coordinates_to_restore = coordinates.contiguous().to(x.device)
     state.stage_index = saved.stage_index
     state.step_index = saved.step_index
     state.stage_is_over = saved.stage_is_over

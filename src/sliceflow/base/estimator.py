@@ -209,7 +209,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
         """
         planned_fit = self._read_and_plan(X, y)
         is_prepared = isinstance(X, PreparedFit)
-        return self._run_fit(planned_fit, listeners, owns_rows=is_prepared)
+        return self._run_fit(planned_fit, listeners, may_keep_rows=is_prepared)
 
     def _read_and_plan(
         self, X: Any, y: Any, *, copies_rows: bool = False
@@ -229,7 +229,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
         listeners: Listeners[EventT],
         *,
         ranks: Communicator = ONE_PROCESS,
-        owns_rows: bool = False,
+        may_keep_rows: bool = False,
     ) -> Self:
         """Run a fit, and store its model. Every `fit` ends here.
 
@@ -238,7 +238,8 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
         planned_fit : the planned fit
         listeners : the user's
         ranks : those that take part
-        owns_rows : whether no other code changes the rows, so that they need no copy
+        may_keep_rows : whether the rows need no copy, because no other code changes
+            them
         """
         all_listeners = list(as_callables(listeners, "listeners"))
         if self.verbose and ranks.is_main:
@@ -251,7 +252,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
         # With several ranks, no process has all rows, so none can refit them.
         rows = None
         if ranks.size == 1:
-            rows = planned_fit.rows if owns_rows else planned_fit.rows.copy()
+            rows = planned_fit.rows if may_keep_rows else planned_fit.rows.copy()
         # Attributes are set last, so that a fit that fails leaves the old model
         # unchanged.
         record = FitRecord(planned_fit.seed, result.model, result.history, rows)
@@ -467,7 +468,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
         else:
             seed = Seed.from_random_state(self.random_state)
         planned_fit = planner.plan_fit(rows, seed)
-        return self._run_fit(planned_fit, all_listeners, owns_rows=True)
+        return self._run_fit(planned_fit, all_listeners, may_keep_rows=True)
 
     # The model
 

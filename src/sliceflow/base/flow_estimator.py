@@ -225,7 +225,9 @@ class FlowEstimator(
                 planned_fit, folder, checkpoint_every, keep_checkpoint
             )
         is_prepared = isinstance(X, PreparedFit)
-        return self._run_fit(planned_fit, listeners, ranks=ranks, owns_rows=is_prepared)
+        return self._run_fit(
+            planned_fit, listeners, ranks=ranks, may_keep_rows=is_prepared
+        )
 
     def _open_checkpoints(
         self,
@@ -446,13 +448,13 @@ class FlowEstimator(
         points = self._standardized_points(X)
         n = points.shape[1]
         held_out_y = _encode_y_of_rows(model, y, n)
-        times = draws_per_scored_row(n)
+        n_draws = draws_per_scored_row(n)
         if held_out_y is None:
-            requested = RequestedSamples.from_user(model, times * n, None, seed)
+            requested = RequestedSamples.from_user(model, n_draws * n, None, seed)
             sample_y = requested.encoded_y
         else:
-            sample_y = held_out_y.take(torch.arange(n).repeat(times))
-        drawn = model.standardized_points(model.sample(times * n, sample_y, seed))
+            sample_y = held_out_y.take(torch.arange(n).repeat(n_draws))
+        drawn = model.standardized_points(model.sample(n_draws * n, sample_y, seed))
         return -sliced_distance(drawn, points, Seed(0), y_p=sample_y, y_q=held_out_y)
 
     def _standardized_points(self, X: Any) -> Tensor:
@@ -578,7 +580,7 @@ class RequestedSamples:
 
 
 @contextmanager
-def resumable_by(checkpoints: Checkpoints | None) -> Iterator[None]:
+def checkpointed_until_done(checkpoints: Checkpoints | None) -> Iterator[None]:
     """Run and finish a flow in a `with` block, then discard its last checkpoint.
 
     Ctrl-C waits until the fit can be resumed. An error in the block leaves the
@@ -606,7 +608,7 @@ def run_flow(
     """Move this rank's particles to the end of the flow, in place: `simulate` in a fit.
 
     With `checkpoints`, this goes on where the last one ended, and writes more. Call it
-    in a block of `resumable_by`, which ends when the fit does.
+    in a block of `checkpointed_until_done`, which ends when the fit does.
     """
     state = FlowState()
     history = History()

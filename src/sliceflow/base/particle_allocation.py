@@ -44,8 +44,8 @@ class ParticleAllocation:
     n_moved : how many the flow moves: those, and more for better maps
     own : which of the moved particles this rank has
     kept_indices : which of the moved particles the user gets, in the user's order
-    y : of the moved particles, in the flow's order, as the flow sees it; None if it
-        ignores y
+    moved_y : y of the moved particles, in the flow's order, as the flow sees it; None
+        if it ignores y
     row_y : of all rows, as the flow sees it; None if it ignores y
     kept_user_y : y of the kept particles as the user writes it; None if the user does
         not know any, as with clusters
@@ -55,7 +55,7 @@ class ParticleAllocation:
     n_moved: int
     own: slice
     kept_indices: PointIndices
-    y: FlowY | None = None
+    moved_y: FlowY | None = None
     row_y: FlowY | None = None
     kept_user_y: NDArray[Any] | None = None
 
@@ -66,9 +66,9 @@ class ParticleAllocation:
 
     def own_y(self, device: torch.device) -> FlowY | None:
         """The y of this rank's moved particles, on the device."""
-        if self.y is None:
+        if self.moved_y is None:
             return None
-        return self.y.take(self.own).to(device)
+        return self.moved_y.take(self.own).to(device)
 
     def particle_rng(self, seed: Seed) -> ParticleRng:
         """The random numbers of this rank's moved particles, by the seed of the fit."""
@@ -77,9 +77,9 @@ class ParticleAllocation:
     @property
     def kept_y(self) -> FlowY | None:
         """The y of the kept particles of all ranks, as the flow sees it."""
-        if self.y is None:
+        if self.moved_y is None:
             return None
-        return self.y.take(self.kept_indices)
+        return self.moved_y.take(self.kept_indices)
 
     def kept_cloud(self, particles: Cloud, ranks: Communicator) -> Cloud:
         """This rank's equal part of the kept particles, in the user's order.
@@ -151,14 +151,14 @@ def allocate_particles(
     kept_indices: PointIndices = slice(0, n_kept)
     order = _flow_order(y, n_kept, seed.child("mixed"))
     if order is not None:
-        y = order.reorder_y(y)
+        y = order.apply_to_y(y)
         kept_indices = order.inverse[:n_kept]
     return ParticleAllocation(
         n_kept=n_kept,
         n_moved=len(y),
         own=_own_slice(len(y), ranks),
         kept_indices=kept_indices,
-        y=y,
+        moved_y=y,
         row_y=row_y,
         kept_user_y=kept_user_y,
     )
@@ -192,7 +192,7 @@ def _flow_order(y: FlowY, n_kept: int, seed: Seed) -> Permutation | None:
     mixed = None
     if len(y) > n_kept:
         mixed = Permutation(seed.permutation(len(y)))
-        y = mixed.reorder_y(y)
+        y = mixed.apply_to_y(y)
     if not isinstance(y, SeparateClassIndices):
         return mixed
     by_class = ClassOrder.from_y(y, y.n_classes)

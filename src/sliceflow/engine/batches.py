@@ -152,7 +152,7 @@ class DataTarget:
     # The data of a step, in the order that `Batches.data_order` begins with.
     load_data: Callable[[Step], Cloud]
     # Makes the batches, when the first step begins. By default a step uses all points.
-    make_batches: Callable[[], Batches] = Batches
+    batches_factory: Callable[[], Batches] = Batches
     # Load the data anew for every step, not only for every stage.
     reloads_every_step: bool = False
     # The stage index and step index of the data loaded last, and these data.
@@ -168,7 +168,7 @@ class DataTarget:
     @cached_property
     def batches(self) -> Batches:
         """The batches: which particles and data each step is fitted to."""
-        return self.make_batches()
+        return self.batches_factory()
 
     def data_and_batch(self, step: Step) -> tuple[Cloud, Batch]:
         """The data of a step, in the subspace of its stage, and the batch to fit to."""

@@ -17,7 +17,7 @@ by class, move each slice of the particles.
 
 The particles of a fit are sorted from the start, by `base.particle_allocation`, and
 data when `DataTarget` loads them. `replay` and axis steps take particles in any order:
-they move a copy that `Cloud.in_class_order` sorts.
+they move a copy that `Cloud.moving_in_class_order` sorts.
 """
 
 from __future__ import annotations
@@ -91,11 +91,11 @@ class Permutation:
         """This order, and then another one of its points."""
         return replace(following, indices=self.indices[following.indices])
 
-    def reorder_y(self, y: FlowY) -> FlowY:
+    def apply_to_y(self, y: FlowY) -> FlowY:
         """The y of the points in this order."""
         return y.take(self.indices)
 
-    def restore_x(self, x: Tensor) -> Tensor:
+    def undo_on_x(self, x: Tensor) -> Tensor:
         """Points x (d, n) that stand in the new order, in the old one."""
         return x[:, self.inverse]
 
@@ -121,7 +121,7 @@ class ClassOrder(Permutation):
             ClassSlices.from_class_indices(y, n_classes),
         )
 
-    def reorder_y(self, y: FlowY) -> FlowY:
+    def apply_to_y(self, y: FlowY) -> FlowY:
         """The y of the points in this order: separate classes are sorted then."""
         reordered = y.take(self.indices)
         if isinstance(reordered, SeparateClassIndices):
@@ -179,7 +179,7 @@ class Cloud:
 
     def reordered(self, order: Permutation) -> Cloud:
         """A copy with the points in another order."""
-        y = None if self.y is None else order.reorder_y(self.y)
+        y = None if self.y is None else order.apply_to_y(self.y)
         return Cloud(self.x[:, order.indices], y)
 
     def sorted_by_class(self) -> Cloud:
@@ -197,7 +197,7 @@ class Cloud:
         return ClassOrder.from_y(y, y.n_classes)
 
     @contextmanager
-    def in_class_order(self) -> Iterator[tuple[Cloud, Permutation | None]]:
+    def moving_in_class_order(self) -> Iterator[tuple[Cloud, Permutation | None]]:
         """The points sorted by class, for separate maps, to move in a `with` block.
 
         They are a copy, and the second result is the order that sorts it. When the
@@ -211,7 +211,7 @@ class Cloud:
             return
         sorted_cloud = self.reordered(order)
         yield sorted_cloud, order
-        self.x.copy_(order.restore_x(sorted_cloud.x))
+        self.x.copy_(order.undo_on_x(sorted_cloud.x))
 
 
 def sliced_distance(

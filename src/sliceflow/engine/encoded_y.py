@@ -14,8 +14,8 @@ flow_y       what a flow sees of it: a `FlowY`, or None if the flow ignores y
 
 A flow_y has the name of its points: `row_y` of all rows, `data_y` of all data, which
 are rows or draws of them, and `y_p` and `y_q` of particles, which have the distribution
-p, and of data, which have q. That of the particles of a fit is in their
-`ParticleGroup`.
+p, and of data, which have q. A fit has the y of its particles in a
+`ParticleAllocation`.
 
 A frame's θ_y (h, l) offsets projections by ``ξ·θ_yᵀy`` (`add_condition_offset`),
 where a class index stands for a one-hot y. So l, everywhere `condition_dim`, is the

@@ -123,7 +123,7 @@ def simulate(
     with freeing_rotation_pools():
         first = max(stage_indices.start, state.stage_index)
         for stage_index in range(first, stage_indices.stop):
-            with spec.in_subspace(stage_index, particles) as moving:
+            with spec.moving_in_subspace(stage_index, particles) as moving:
                 state.enter_stage(stage_index, spec.stages[stage_index], moving)
                 while not state.stage_is_over:
                     step = Step(
@@ -132,7 +132,7 @@ def simulate(
                         step_index=state.step_index,
                         steps_done=state.steps_done,
                         particles=moving,
-                        whole_particles=particles,
+                        particles_in_whole_space=particles,
                     )
                     data, batch = target.data_and_batch(step)
                     frame = step.make_frame(data)
@@ -167,12 +167,12 @@ def replay(
     of the particles (d, n), in their own order
     """
     y = as_flow_y(particles.y, spec.map_sharing, spec.condition_dim)
-    with Cloud(particles.x, y).in_class_order() as (moving, order):
+    with Cloud(particles.x, y).moving_in_class_order() as (moving, order):
         if order is None:
             return _replay_in_order(spec, steps, moving, particle_rng, snapshots_after)
         sorted_rng = replace(particle_rng, order=order)
         snapshots = _replay_in_order(spec, steps, moving, sorted_rng, snapshots_after)
-    return [order.restore_x(x) for x in snapshots]
+    return [order.undo_on_x(x) for x in snapshots]
 
 
 def _replay_in_order(
@@ -189,7 +189,7 @@ def _replay_in_order(
     snapshots = []
     steps_done = 0
     for stage_index in range(len(spec.stages)):
-        with spec.in_subspace(stage_index, particles) as moving:
+        with spec.moving_in_subspace(stage_index, particles) as moving:
             for model_step in steps_of_stage.get(stage_index, []):
                 step = Step(
                     spec=spec,
@@ -197,7 +197,7 @@ def _replay_in_order(
                     step_index=model_step.step_index,
                     steps_done=steps_done,
                     particles=moving,
-                    whole_particles=particles,
+                    particles_in_whole_space=particles,
                 )
                 frame = step.make_frame(theta=model_step.theta)
                 step.move(frame, model_step.expanded_maps(), particle_rng)
@@ -280,7 +280,7 @@ class FlowSpec:
         return replace(self, stages=stages)
 
     @contextmanager
-    def in_subspace(self, stage_index: int, particles: Cloud) -> Iterator[Cloud]:
+    def moving_in_subspace(self, stage_index: int, particles: Cloud) -> Iterator[Cloud]:
         """The particles in the subspace of a stage, to move in place in a `with` block.
 
         In the whole space these are `particles` themselves. In any other subspace they
@@ -309,7 +309,7 @@ class Step:
     steps_done: int  # steps done before, in all stages
     particles: Cloud  # in the subspace of the stage
     # In the whole space. If that is not the stage's, they follow when the stage ends.
-    whole_particles: Cloud
+    particles_in_whole_space: Cloud
 
     @property
     def stage(self) -> Stage:
@@ -418,7 +418,7 @@ class Step:
 
     def current_points(self) -> Tensor:
         """A copy of the particles (d, n) in the whole space, as they are now."""
-        x = self.whole_particles.x
+        x = self.particles_in_whole_space.x
         subspace = self.stage.subspace
         if subspace.is_whole:
             return x.clone()
@@ -438,20 +438,20 @@ class FlowState:
     model_steps: list[ModelStep] = field(default_factory=list)  # none without a model
     # Where the particles (k, M) were, in the subspace of the stage, when an earlier
     # simulation ended in it, until it goes on; None in the whole space.
-    resumed_coordinates: Tensor | None = None
+    coordinates_to_restore: Tensor | None = None
 
     def enter_stage(self, stage_index: int, stage: Stage, moving: Cloud) -> None:
         """Begin a stage, or resume it: then set the particles to where they were.
 
         `moving` are the particles in the subspace of the stage; see
-        `FlowSpec.in_subspace`.
+        `FlowSpec.moving_in_subspace`.
         """
         self.stage_index = stage_index
         if stage.n_steps == 0:
             self.stage_is_over = True
-        if self.resumed_coordinates is not None:
-            moving.x.copy_(self.resumed_coordinates)
-            self.resumed_coordinates = None
+        if self.coordinates_to_restore is not None:
+            moving.x.copy_(self.coordinates_to_restore)
+            self.coordinates_to_restore = None
 
     def leave_stage(self) -> None:
         """Go on to the first step of the next stage."""

@@ -201,7 +201,7 @@ def test_particle_conditions_have_the_datas_proportions(labels, m, sharing, seed
     assert np.abs(counts - m * np.bincount(labels) / len(labels)).max() <= 4
     kept_y = particles.kept_y
     assert np.array_equal(rows.y_encoder.decode(kept_y), particles.kept_user_y)
-    moved_y = particles.y
+    moved_y = particles.moved_y
     assert len(moved_y) >= 1990  # enough for a model, but for rounding
     assert len(moved_y) == particles.n_moved
     if sharing == "separate":
@@ -215,7 +215,7 @@ def test_a_flow_that_ignores_y_does_not_see_it():
     rows = vectors()._fit_planner().read(np.zeros((12, 1)), labels)
     ignored = allocate_particles(rows.conditions, 24, "unconditional", Seed(0))
     assert np.bincount(ignored.kept_user_y).tolist() == [8, 8, 8]
-    assert ignored.y is None
+    assert ignored.moved_y is None
     assert ignored.row_y is None
     planned_fit = (
         vectors(amplifier=0).prepare(np.arange(24.0).reshape(12, 2), labels).planned_fit
@@ -223,7 +223,7 @@ def test_a_flow_that_ignores_y_does_not_see_it():
     data = planned_fit.tune().training_data()
     assert planned_fit.allocation.row_y is None
     assert data.y is None
-    assert planned_fit.allocation.y is None
+    assert planned_fit.allocation.moved_y is None
 
 
 # Classes of their own

@@ -20,7 +20,7 @@ from torch import Tensor
 from sliceflow.arrays import Mask
 from sliceflow.base.checkpoints import Checkpoints, RunningFlow
 from sliceflow.base.distributed import across_ranks
-from sliceflow.base.flow_estimator import resumable_by, run_flow
+from sliceflow.base.flow_estimator import checkpointed_until_done, run_flow
 from sliceflow.base.particle_allocation import (
     ParticleAllocation,
     allocate_particles,
@@ -191,7 +191,7 @@ class PlannedPictureFit:
             mosaic_sources = stored_pictures(self.pictures, self.ranks)
         particle_rng = self.allocation.particle_rng(self.seed)
         particles = self._initial_particles(mosaic_sources, particle_rng)
-        with resumable_by(self.checkpoints):
+        with checkpointed_until_done(self.checkpoints):
             run = run_flow(
                 self.training_spec(),
                 particles,
@@ -264,7 +264,7 @@ class PlannedPictureFit:
         factors = compute_noise_factors(
             plan.n_moved_particles,
             plan.n_pictures,
-            y_p=self.allocation.y,
+            y_p=self.allocation.moved_y,
             y_q=self.allocation.row_y,
             batch_size=plan.batch_size,
             distinct_share=distinct_share,

@@ -75,7 +75,7 @@ class TrainingPictures:
     def make_batches(self) -> Batches:
         """Choose the particles and pictures that each step uses, of all there are."""
         pictures = self.pictures
-        y_p = self.allocation.y
+        y_p = self.allocation.moved_y
         y_q = self.allocation.row_y
         if self.plan.n_ranks > 1:
             return batches_of_all_points(pictures, y_p=y_p, y_q=y_q)

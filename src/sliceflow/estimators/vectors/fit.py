@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from sliceflow.base.checkpoints import Checkpoints, RunningFlow
 from sliceflow.base.distributed import across_ranks
 from sliceflow.base.flow_estimator import (
+    checkpointed_until_done,
     choose_n_particles,
-    resumable_by,
     run_flow,
 )
 from sliceflow.base.particle_allocation import (
@@ -33,7 +33,7 @@ from sliceflow.engine.batches import (
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import FlowY, SeparateClassIndices
 from sliceflow.engine.events import FlowListener, History
-from sliceflow.engine.flow import FlowSpec, MapSharing, replay, simulate
+from sliceflow.engine.flow import FlowSpec, replay, simulate
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
@@ -45,9 +45,8 @@ from sliceflow.estimators.vectors.local import PlannedLocalVectorFit
 from sliceflow.estimators.vectors.parameters import VectorParameters
 from sliceflow.estimators.vectors.plan import (
     VectorPlan,
-    choose_map_sharing,
+    choose_use_of_y,
     plan_vectors,
-    uses_local_conditions,
 )
 from sliceflow.estimators.vectors.scaling import ColumnScaler
 from sliceflow.estimators.vectors.training_data import ScaledRows, TrainingData
@@ -93,23 +92,25 @@ class VectorFitPlanner:
         """Plan a fit of these rows; an error if that is impossible."""
         parameters = self.parameters
         n_ranks = self.ranks.size
-        conditions = rows.conditions
-        if uses_local_conditions(conditions, parameters, n_ranks):
+        use_of_y = choose_use_of_y(rows.conditions, parameters, n_ranks)
+        if use_of_y == "local":
             return PlannedLocalVectorFit.for_rows(rows, parameters, seed, self.device)
-        map_sharing: MapSharing = "unconditional"
         n_classes = 0
-        if conditions is not None:
-            map_sharing = choose_map_sharing(
-                conditions.encoder, parameters.amplifier, n_ranks
-            )
+        if rows.conditions is not None:
             n_classes = rows.n_classes
         n_particles = choose_n_particles(
             parameters.n_particles, rows.n_all_rows, n_classes, n_ranks
         )
         allocation = allocate_particles(
-            conditions, n_particles, map_sharing, seed.child("conditions"), self.ranks
+            rows.conditions,
+            n_particles,
+            use_of_y,
+            seed.child("conditions"),
+            self.ranks,
         )
-        plan = plan_vectors(rows, parameters, allocation, self.device, n_ranks)
+        plan = plan_vectors(
+            rows, parameters, allocation, use_of_y, self.device, n_ranks
+        )
         plan.require_memory()
         return PlannedVectorFit(
             plan=plan,
@@ -163,7 +164,7 @@ class PlannedVectorFit:
         """
         tuned = self.tune(listeners)
         data = tuned.training_data()
-        with resumable_by(self.checkpoints):
+        with checkpointed_until_done(self.checkpoints):
             run = tuned._run_flow(data, listeners)
             kept, model_steps = tuned._run_axis_steps(data, run)
             return tuned._result(kept, model_steps, run.history)
@@ -205,8 +206,8 @@ class PlannedVectorFit:
         particles = Cloud(x, allocation.own_y(self.device))
         target = DataTarget(
             load_data=lambda step: data.flow_cloud(),
-            make_batches=lambda: self._make_batches(
-                data, allocation.n_moved, allocation.y, plan.batch_size
+            batches_factory=lambda: self._make_batches(
+                data, allocation.n_moved, allocation.moved_y, plan.batch_size
             ),
         )
         return run_flow(
@@ -221,15 +222,18 @@ class PlannedVectorFit:
         )
 
     def training_spec(self, data: TrainingData) -> FlowSpec:
-        """The flow as it is fitted: maps are shrunk, and solved for on all ranks."""
+        """The flow as it is fitted: maps are shrunk, and solved for on all ranks.
+
+        Those of axis steps are not shrunk.
+        """
         plan = self.plan
-        spec = plan.replay_spec(self.seed, self.device)
+        spec = plan.flow_spec(self.seed, self.device)
         if plan.options.shrinkage:
             # One for each class: the noise of its maps is proportional to it.
             factors = compute_noise_factors(
                 plan.n_moved_particles,
                 data.n,
-                y_p=self.allocation.y,
+                y_p=self.allocation.moved_y,
                 y_q=data.y,
                 batch_size=plan.batch_size,
                 distinct_share=1 / plan.draws_per_row,
@@ -256,50 +260,51 @@ class PlannedVectorFit:
         flow_steps = run.state.model_steps
         if not self.plan.axis_stage_indices:
             return kept, flow_steps
-        spec = self.plan.replay_spec(self.seed, self.device)
-        spec = across_ranks(spec, self.ranks)
-        data_cloud = data.axis_cloud()
-
-        batches = self._make_batches(
-            data, self.plan.n_particles, self.allocation.kept_y
-        )
-        target = DataTarget.from_cloud(data_cloud, batches)
-        n_axis_steps = self._move_along_axes(spec, kept, target, run)
-
-        fresh = FreshParticles.draw(
-            self.plan, self.allocation.row_y, self.seed, self.ranks, self.device
-        )
-        replay(spec, flow_steps, fresh.cloud, fresh.particle_rng)
-        batches = self._make_batches(data, fresh.n, fresh.y)
-        axis_steps = simulate(
-            spec.with_n_steps(self.plan.axis_stage_indices, n_axis_steps),
-            fresh.cloud.sorted_by_class(),
-            DataTarget.from_cloud(data_cloud, batches),
-            stage_indices=self.plan.axis_stage_indices,
-        )
+        n_axis_steps = self._move_along_axes(kept, data, run)
+        axis_steps = self._fit_axis_steps(flow_steps, n_axis_steps, data)
         return kept, [*flow_steps, *axis_steps]
 
     def _move_along_axes(
-        self, spec: FlowSpec, kept: Cloud, target: DataTarget, run: RunningFlow
+        self, kept: Cloud, data: TrainingData, run: RunningFlow
     ) -> int:
         """Make the columns of the kept particles exact, in place.
 
         Steps and seconds of the flow are counted on. Returns the number of axis steps:
         a listener may end them early.
         """
+        spec = self.training_spec(data)
         stages = [replace(stage, stores_maps=False) for stage in spec.stages]
-        spec = replace(spec, stages=stages)
-        state = replace(run.state)  # a copy
-        with kept.in_class_order() as (ordered, _):
+        state = replace(run.state, model_steps=[])
+        batches = self._make_batches(
+            data, self.plan.n_particles, self.allocation.kept_y
+        )
+        with kept.moving_in_class_order() as (ordered, _):
             simulate(
-                spec,
+                replace(spec, stages=stages),
                 ordered,
-                target,
+                DataTarget.from_cloud(data.axis_cloud, batches),
                 stage_indices=self.plan.axis_stage_indices,
                 listeners=run.listeners,
                 state=state,
             )
         return state.steps_done - run.state.steps_done
+
+    def _fit_axis_steps(
+        self, flow_steps: Sequence[ModelStep], n_axis_steps: int, data: TrainingData
+    ) -> list[ModelStep]:
+        """The axis steps of the model: fitted to fresh particles after its flow."""
+        fresh = FreshParticles.draw(
+            self.plan, self.allocation.row_y, self.seed, self.ranks, self.device
+        )
+        spec = self.training_spec(data)
+        replay(spec, flow_steps, fresh.cloud, fresh.particle_rng)
+        batches = self._make_batches(data, fresh.n, fresh.y)
+        return simulate(
+            spec.with_n_steps(self.plan.axis_stage_indices, n_axis_steps),
+            fresh.cloud.sorted_by_class(),
+            DataTarget.from_cloud(data.axis_cloud, batches),
+            stage_indices=self.plan.axis_stage_indices,
+        )
 
     def _make_batches(
         self,

@@ -144,7 +144,7 @@ class FittedVectors(BaseFittedVectors):
         """Raise a ValueError if maps do not fit the plan, or samples may overflow."""
         plan = self.plan
         d = plan.n_columns
-        spec = plan.replay_spec(self.seed, self.device)
+        spec = plan.flow_spec(self.seed, self.device)
         n_classes = max(1, plan.n_separate_classes)
         n_maps = [n_classes * s.frame_kind.max_directions(d) for s in spec.stages]
         check_steps(spec, self.steps, lambda step: n_maps[step.stage_index])
@@ -195,7 +195,7 @@ class FittedVectors(BaseFittedVectors):
             _warn_if_one_condition(y)
         plan = self.plan
         sample_y = as_flow_y(y, plan.map_sharing, plan.condition_dim)
-        spec = plan.replay_spec(self.seed, self.device)
+        spec = plan.flow_spec(self.seed, self.device)
         parts = []
         with freeing_rotation_pools():
             for first in range(0, n, SAMPLES_PER_PASS):

@@ -55,6 +55,9 @@ from sliceflow.estimators.vectors.parameters import (
 from sliceflow.saved_types import Between, Count
 
 ConditionKind = Literal["none", "labels", "continuous", "mixed"]
+# What a fit does with y: a flow shares its maps, separates them, or ignores y. Or
+# samples are drawn near the y that is asked for, and nothing flows.
+UseOfY = MapSharing | Literal["local"]
 
 # Directions for each column with the preset "paper". The paper's 10,000 directions are
 # for hundreds of columns.
@@ -222,7 +225,7 @@ class VectorPlan(BaseVectorPlan):
         n_axis_stages = 1 if self.options.n_axis_steps else 0
         return range(n_flow_stages, n_flow_stages + n_axis_stages)
 
-    def replay_spec(self, seed: Seed, device: torch.device) -> FlowSpec:
+    def flow_spec(self, seed: Seed, device: torch.device) -> FlowSpec:
         """The whole flow, with the axis steps, as samples replay it.
 
         A fit trains it with other transports: see `PlannedVectorFit.training_spec`.
@@ -326,6 +329,7 @@ def plan_vectors(
     rows: VectorRows,
     parameters: VectorParameters,
     allocation: ParticleAllocation,
+    map_sharing: MapSharing,
     device: torch.device,
     n_ranks: int,
 ) -> VectorPlan:
@@ -336,6 +340,7 @@ def plan_vectors(
     rows : see `VectorRows` for what is of this rank and what of all
     parameters : those of the estimator
     allocation : how many particles the flow moves, and their y
+    map_sharing : what the flow does with y
     device, n_ranks : where the fit runs
     """
     options = parameters.options
@@ -354,15 +359,13 @@ def plan_vectors(
         allocation.n_moved, frame_kind, n_columns, options.n_axis_steps
     )
     n_flow_knots = int(options.n_knots)
-    y = allocation.y
-    shares_maps = y is not None and not isinstance(y, SeparateClassIndices)
-    if shares_maps:
+    if map_sharing == "shared":
         require_settings_for_y(parameters, frame_kind, rows)
-        n_flow_knots = choose_n_flow_knots(n_flow_knots, y)
+        n_flow_knots = choose_n_flow_knots(n_flow_knots, allocation.moved_y)
     smoothing = choose_smoothing(options.smoothing, rows, allocation)
     transport = resolve_transport(
         parameters.transport,
-        points_per_map(allocation, rows.n_all_rows, smoothing.n_data),
+        max_points_per_map(allocation, rows.n_all_rows, smoothing.n_data),
         n_ranks,
         DEFAULT_HISTOGRAM_TRANSPORT,
         DEFAULT_AUTO_TRANSPORT,
@@ -393,51 +396,27 @@ def plan_vectors(
     )
 
 
-def uses_local_conditions(
+def choose_use_of_y(
     conditions: Conditions | None, parameters: VectorParameters, n_ranks: int
-) -> bool:
-    """Whether samples are drawn near the y that is asked for, by no flow.
+) -> UseOfY:
+    """What a fit does with the y of its rows, for the amplifier and `condition_mode`.
 
-    Raises an error if they must be but cannot. `conditions` are those of the rows.
+    Raises an error if it cannot do what the user wants.
     """
     mode = parameters.condition_mode
-    encoder = None
-    if conditions is not None:
-        encoder = conditions.encoder
-    if encoder is None or isinstance(encoder, ClassEncoder):
-        if mode == "local":
-            fact = "needs continuous columns in y"
-            raise ParameterError("condition_mode", mode, fact, "pass y of shape (n, l)")
-        return False
-    if mode == "local" and n_ranks > 1:
-        fact = "keeps all rows in one process"
-        hint = "fit in one process, or set condition_mode='joint'"
-        raise ParameterError("condition_mode", mode, fact, hint)
-    is_shared = (
-        resolve_map_sharing(parameters.amplifier, encoder.condition_dim) == "shared"
+    is_continuous = conditions is not None and not isinstance(
+        conditions.encoder, ClassEncoder
     )
-    is_local = mode == "local" or (mode == "auto" and is_shared and n_ranks == 1)
-    if isinstance(encoder, MixedEncoder) and not is_local:
-        fact = (
-            f"y has labels and columns, which condition_mode={mode!r} cannot fit here"
-        )
-        hint = "use condition_mode='local', or pass labels (n,) or columns (n, l)"
-        raise DataError(fact, hint)
-    return is_local
-
-
-def choose_map_sharing(
-    encoder: ConditionEncoder, amplifier: float, n_ranks: int
-) -> MapSharing:
-    """What a flow does with this kind of y, for its amplifier ξ.
-
-    Raises a `ParameterError` if every class must have its own maps but cannot.
-    """
+    if mode == "local" and not is_continuous:
+        fact = "needs continuous columns in y"
+        raise ParameterError("condition_mode", mode, fact, "pass y of shape (n, l)")
+    if conditions is None:
+        return "unconditional"
+    encoder = conditions.encoder
+    amplifier = parameters.amplifier
     sharing = resolve_map_sharing(amplifier, encoder.condition_dim)
-    if sharing == "separate" and not isinstance(encoder, ClassEncoder):
-        fact = "fits each class separately, but y is continuous"
-        hint = "use a finite amplifier, or labels (n,)"
-        raise ParameterError("amplifier", amplifier, fact, hint)
+    if is_continuous:
+        return _choose_use_of_continuous_y(encoder, sharing, parameters, n_ranks)
     if sharing == "separate" and n_ranks > 1:
         fact = "fits each class separately, which several ranks cannot do"
         hint = "use a finite amplifier, or one process"
@@ -445,14 +424,46 @@ def choose_map_sharing(
     return sharing
 
 
-def points_per_map(allocation: ParticleAllocation, n_rows: int, n_data: int) -> int:
+def _choose_use_of_continuous_y(
+    encoder: ConditionEncoder,
+    sharing: MapSharing,
+    parameters: VectorParameters,
+    n_ranks: int,
+) -> UseOfY:
+    """What a fit does with a y that has continuous columns, and perhaps labels.
+
+    `sharing` is what a flow would do with it, for its amplifier.
+    """
+    mode = parameters.condition_mode
+    if mode == "local" and n_ranks > 1:
+        fact = "keeps all rows in one process"
+        hint = "fit in one process, or set condition_mode='joint'"
+        raise ParameterError("condition_mode", mode, fact, hint)
+    if mode == "local":
+        return "local"
+    if mode == "auto" and sharing == "shared" and n_ranks == 1:
+        return "local"
+    if isinstance(encoder, MixedEncoder):
+        fact = (
+            f"y has labels and columns, which condition_mode={mode!r} cannot fit here"
+        )
+        hint = "use condition_mode='local', or pass labels (n,) or columns (n, l)"
+        raise DataError(fact, hint)
+    if sharing == "separate":
+        fact = "fits each class separately, but y is continuous"
+        hint = "use a finite amplifier, or labels (n,)"
+        raise ParameterError("amplifier", parameters.amplifier, fact, hint)
+    return sharing
+
+
+def max_points_per_map(allocation: ParticleAllocation, n_rows: int, n_data: int) -> int:
     """The particles and the data to which a map is fitted.
 
     If classes have separate maps, these are the points of the largest class. `n_data`
     are the draws of all `n_rows` rows, or the rows themselves.
     """
     row_y = allocation.row_y
-    moved_y = allocation.y
+    moved_y = allocation.moved_y
     if not (
         isinstance(row_y, SeparateClassIndices)
         and isinstance(moved_y, SeparateClassIndices)

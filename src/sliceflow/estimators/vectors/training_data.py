@@ -3,7 +3,7 @@
 `ScaledRows` are the rows, with their neighbors, along which `TrainingData` draws more.
 Both are made when they are needed. Draws are made only when a step needs data, and
 those for the axis steps when these begin. So memory holds the data of one stage at a
-time.
+time: of the flow, and then of the axis steps.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from sliceflow.neighbors.smoothing import ClassNeighbors, find_class_neighbors
 class ScaledRows:
     """The rows of a fit in the units in which particles move, and their neighbors."""
 
-    rows: VectorRows  # in the user's units
+    user_rows: VectorRows  # in the user's units
     row_y: FlowY | None  # of the rows of all ranks; None if the flow ignores it
     ranks: Communicator
     standardize: bool
@@ -49,10 +49,10 @@ class ScaledRows:
         Classes with separate maps may have very different scales: the flow starts from
         N(0, I), and would hardly resolve a class that is much narrower than the others.
         """
-        X = self.rows.X
+        X = self.user_rows.X
         row_y = self.row_y
         if not isinstance(row_y, SeparateClassIndices):
-            n = self.rows.n_all_rows
+            n = self.user_rows.n_all_rows
             return (ColumnScaler.from_data(X, self.standardize, self.ranks, n),)
         scalers_by_class = []
         for c in range(row_y.n_classes):
@@ -65,7 +65,9 @@ class ScaledRows:
     def own_rows(self) -> Tensor:
         """This rank's rows (n, d) in the flow's units."""
         return transform_by_class(
-            self.scalers_by_class, self.rows.X, separate_classes_or_none(self.row_y)
+            self.scalers_by_class,
+            self.user_rows.X,
+            separate_classes_or_none(self.row_y),
         )
 
     @cached_property
@@ -112,7 +114,7 @@ class TrainingData:
     @property
     def n(self) -> int:
         """The number of data of all ranks."""
-        return self.scaled_rows.rows.n_all_rows * self.draws_per_row
+        return self.scaled_rows.user_rows.n_all_rows * self.draws_per_row
 
     def flow_cloud(self) -> Cloud:
         """This rank's data for the steps of the flow."""
@@ -121,6 +123,7 @@ class TrainingData:
         draws = self._smoother.draw_for_flow(self.draws_per_row, self.seed)
         return self._cloud(draws[self.own_slice])
 
+    @cached_property
     def axis_cloud(self) -> Cloud:
         """This rank's data for the axis steps; see `Smoother.draw_for_axes`."""
         if self._smoother is None:
