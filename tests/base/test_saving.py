@@ -246,6 +246,18 @@ def test_a_model_of_usual_fits_may_take_its_memory():
         memory_budget.MemoryBudget(61_200_000).take(1_000 * 61_200_000)
 
 
+def test_an_estimator_of_the_users_own_class_cannot_be_saved(tmp_path):
+    """`load` could not open the file: it knows the classes of this package only."""
+
+    class OwnFlow(SlicedWassersteinFlow):
+        pass
+
+    flow = OwnFlow(n_steps=1, n_particles=50, device="cpu").fit(X)
+    with pytest.raises(ValueError, match="OwnFlow is a class of your own"):
+        flow.save(tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
 def test_a_transport_of_the_users_own_cannot_be_saved(tmp_path):
     class Own:
         batch_size = None

@@ -558,7 +558,12 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
         save(self, path)
 
     def _check_saveable(self) -> None:
+        """Raise an error if `load` could not open a file of this estimator."""
         self._fitted_model()
+        if not type(self).__module__.startswith("sliceflow."):
+            name = type(self).__name__
+            fact = f"{name} is a class of your own, which load does not know"
+            raise ValueError(f"{fact}: pickle it, or fit a class of sliceflow")
         self._require_no_pending_rows("save")
 
     def _require_no_pending_rows(self, use: str) -> None:
