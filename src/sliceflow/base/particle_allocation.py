@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from sliceflow.base.ranks import ONE_PROCESS, Communicator
+from sliceflow.base.ranks import Communicator
 from sliceflow.base.rows import Conditions
 from sliceflow.devices import require_memory
 from sliceflow.engine.clouds import ClassOrder, Cloud, Permutation, PointIndices
@@ -42,37 +42,44 @@ class ParticleAllocation:
     ----------
     n_kept : how many the user gets
     n_moved : how many the flow moves: those, and more for better maps
-    own : which of the moved particles this rank has
+    n_own : how many of the moved particles this rank has: all, in one process
     kept_indices : which of the moved particles the user gets, in the user's order
     moved_y : y of the moved particles, in the flow's order, as the flow sees it; None
         if it ignores y
     row_y : of all rows, as the flow sees it; None if it ignores y
     kept_user_y : y of the kept particles as the user writes it; None if the user does
         not know any, as with clusters
+    first_own : which of the moved particles is the first of this rank
     """
 
     n_kept: int
     n_moved: int
-    own: slice
+    n_own: int
     kept_indices: PointIndices
     moved_y: FlowY | None = None
     row_y: FlowY | None = None
     kept_user_y: NDArray[Any] | None = None
+    first_own: int = 0
+
+    def on_rank(self, ranks: Communicator) -> ParticleAllocation:
+        """The allocation on a rank that has its equal part of the moved particles."""
+        shard = ranks.own_shard(self.n_moved)
+        return replace(self, n_own=shard.count, first_own=shard.first)
 
     @property
-    def n_own(self) -> int:
-        """How many of the moved particles this rank has."""
-        return int(self.own.stop - self.own.start)
+    def own_slice(self) -> slice:
+        """Which of the moved particles this rank has."""
+        return slice(self.first_own, self.first_own + self.n_own)
 
     def own_y(self, device: torch.device) -> FlowY | None:
         """The y of this rank's moved particles, on the device."""
         if self.moved_y is None:
             return None
-        return self.moved_y.take(self.own).to(device)
+        return self.moved_y.take(self.own_slice).to(device)
 
     def particle_rng(self, seed: Seed) -> ParticleRng:
         """The random numbers of this rank's moved particles, by the seed of the fit."""
-        return ParticleRng(seed.child("particles"), self.own.start)
+        return ParticleRng(seed.child("particles"), self.first_own)
 
     @property
     def kept_y(self) -> FlowY | None:
@@ -99,7 +106,7 @@ class ParticleAllocation:
         if kept_y is not None:
             kept_y = kept_y.take(own_kept.slice).to(particles.x.device)
         in_place = isinstance(self.kept_indices, slice)
-        if in_place and own_kept.slice == self.own:
+        if in_place and own_kept.slice == self.own_slice:
             return Cloud(particles.x, kept_y)
         indices = torch.arange(self.n_moved)[self.kept_indices][own_kept.slice]
         x = ranks.gather_points(particles.x, indices.to(particles.x.device))
@@ -111,11 +118,10 @@ def allocate_particles(
     n_kept: int,
     map_sharing: MapSharing,
     seed: Seed,
-    ranks: Communicator = ONE_PROCESS,
     *,
     stores_maps: bool = True,
 ) -> ParticleAllocation:
-    """Allocate particles with y in the proportions of the data.
+    """Allocate particles with y in the proportions of the data, all to one process.
 
     At least one is of every class. If the model `stores_maps`, particles are added
     where maps of few particles would be poor for fresh ones.
@@ -126,14 +132,12 @@ def allocate_particles(
     n_kept : how many particles the user gets
     map_sharing : which maps the flow has
     seed : draws which conditions the particles have, and their order
-    ranks : share the moved particles equally
     stores_maps : whether the model draws samples later
     """
     n_moved = n_kept
     if stores_maps:
         n_moved = max(n_kept, MIN_PARTICLES)
-    own = _own_slice(n_moved, ranks)
-    without_y = ParticleAllocation(n_kept, n_moved, own, slice(0, n_kept))
+    without_y = ParticleAllocation(n_kept, n_moved, n_moved, slice(0, n_kept))
     if conditions is None:
         return without_y
 
@@ -156,19 +160,12 @@ def allocate_particles(
     return ParticleAllocation(
         n_kept=n_kept,
         n_moved=len(y),
-        own=_own_slice(len(y), ranks),
+        n_own=len(y),
         kept_indices=kept_indices,
         moved_y=y,
         row_y=row_y,
         kept_user_y=kept_user_y,
     )
-
-
-def _own_slice(n: int, ranks: Communicator) -> slice:
-    """This rank's equal part of n particles."""
-    if ranks.size == 1:
-        return slice(0, n)
-    return ranks.own_shard(n).slice
 
 
 def _draw_rows(conditions: Conditions, n: int, seed: Seed) -> torch.Tensor:

@@ -138,9 +138,10 @@ class PictureFitPlanner:
             m,
             resolve_map_sharing(amplifier, pictures.n_classes),
             seed.child("conditions"),
-            self.ranks,
             stores_maps=parameters.options.n_knots != 0,
         )
+        if self.ranks.size > 1:
+            allocation = allocation.on_rank(self.ranks)
         known = None
         if parameters.known is not None:
             known = as_known(parameters.known, pictures.layout).copy()
@@ -288,7 +289,7 @@ class PlannedPictureFit:
         pictures = self.pictures
         n_particles = self.plan.n_particles
         n_moved = self.plan.n_moved_particles
-        own = self.allocation.own
+        own = self.allocation.own_slice
         seed = self.seed.child("conditions")
         pictures_of_kept = balanced_indices(pictures.n_pictures, n_particles, seed)
         pictures_of_others = balanced_indices(

@@ -102,12 +102,10 @@ class VectorFitPlanner:
             parameters.n_particles, rows.n_all_rows, n_classes, n_ranks
         )
         allocation = allocate_particles(
-            rows.conditions,
-            n_particles,
-            use_of_y,
-            seed.child("conditions"),
-            self.ranks,
+            rows.conditions, n_particles, use_of_y, seed.child("conditions")
         )
+        if n_ranks > 1:
+            allocation = allocation.on_rank(self.ranks)
         plan = plan_vectors(
             rows, parameters, allocation, use_of_y, self.device, n_ranks
         )
