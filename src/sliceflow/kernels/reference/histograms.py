@@ -260,8 +260,8 @@ def displace_grid(
     """T(z) − z for z (h, n), where T is linear between `values` on a uniform grid.
 
     Edge b of B equal bins of [lo, hi], both (h,), goes to values[:, b], (h, B + 1).
-    Beyond the ends T(z) − z is constant; see `images_beyond`. With `starts`, each class
-    has its own maps, and there are C·h of them.
+    `images_beyond` says where points beyond the ends go. With `starts`, each class has
+    its own maps, and there are C·h of them.
     """
 
     def displace(z_class: Tensor, rows: slice) -> Tensor:
