@@ -85,7 +85,7 @@ class KnotMaps:
 
         return kernels.displace_by_class(z, _class_starts(cloud), displace)
 
-    def shrunk(
+    def shrink(
         self,
         mean_squared_displacement: Tensor,
         thresholds: Tensor,
@@ -97,18 +97,18 @@ class KnotMaps:
 
         Parameters
         ----------
-        mean_squared_displacement : w (h,), that of the particles
+        mean_squared_displacement : w (h,), of the particles by each map
         thresholds : r (C,), one for each class; (1,) without classes
-        variance : σ² (h,); None takes that of the knots, which are particles
+        variance : σ² (h,); None takes the variance of the knots, which are particles
         """
         if variance is None:
             variance = self._knot_variance()
-        factors = kernels.for_tensor(self.knots).shrink_factor(
+        shrink_factors = kernels.for_tensor(self.knots).shrink_factors(
             mean_squared_displacement.double(), thresholds, variance
         )
-        weights = factors[:, None].to(self.values.dtype)
+        weights = shrink_factors[:, None].to(self.values.dtype)
         values = torch.lerp(self.knots, self.values, weights)
-        return replace(self, values=values), factors
+        return replace(self, values=values), shrink_factors
 
     def _knot_variance(self) -> Tensor:
         """The variance (h,) or (C·h,) of each map's knots; 0 if it moves nothing."""
@@ -227,18 +227,18 @@ class GridMaps:
             z, self.lo, self.hi, self.values, _class_starts(cloud)
         )
 
-    def shrunk(
+    def shrink(
         self,
         mean_squared_displacement: Tensor,
         thresholds: Tensor,
         variance: Tensor | None = None,
     ) -> tuple[GridMaps, Tensor]:
-        """Maps nearer to the identity, and their factors; see `KnotMaps.shrunk`.
+        """Maps nearer to the identity, and their factors; see `KnotMaps.shrink`.
 
-        Without a `variance`, it is that of the particles as `counts` has them.
+        If `variance` is None, it is computed from `counts`.
         """
         assert self.counts is not None, "only a fit shrinks its maps"
-        values, factors = kernels.for_tensor(self.values).shrink(
+        values, shrink_factors = kernels.for_tensor(self.values).shrink(
             self.lo,
             self.hi,
             self.values,
@@ -247,7 +247,7 @@ class GridMaps:
             thresholds,
             variance,
         )
-        return replace(self, values=values), factors
+        return replace(self, values=values), shrink_factors
 
 
 TransportMaps = KnotMaps | GridMaps | SmoothMaps

@@ -98,7 +98,7 @@ class CompressedMaps:
                 f"compressed maps reach beyond the numbers of {self.dtype}"
             )
 
-    def to_grid(self) -> GridMaps:
+    def expand(self) -> GridMaps:
         """The maps on their whole grid, made to ascend.
 
         The bits are the same on every device.
@@ -193,8 +193,8 @@ class ModelStep:
             return replace(self, maps=self.maps.without_identity_maps())
         return self
 
-    def expanded_maps(self) -> TransportMaps:
+    def expand_maps(self) -> TransportMaps:
         """The maps in the form that moves particles."""
         if isinstance(self.maps, CompressedMaps):
-            return self.maps.to_grid()
+            return self.maps.expand()
         return self.maps

@@ -187,7 +187,7 @@ class SortedTransport:
         """
         h = len(z_p)
         maps: list[KnotMaps | None] = []
-        mean_squares = []
+        mean_squared_displacements = []
         data_per_map = []
         dz = torch.zeros_like(z_p)
         for slice_p, slice_q in zip(slices_p.slices, slices_q.slices, strict=True):
@@ -195,18 +195,18 @@ class SortedTransport:
             class_q = z_q[:, slice_q]
             if class_p.shape[1] == 0 or class_q.shape[1] == 0:
                 maps.append(None)
-                mean_squares.append(z_p.new_zeros(h))
+                mean_squared_displacements.append(z_p.new_zeros(h))
                 data_per_map.append(0)
                 continue
             solution = self._solve_shared_maps(class_p, class_q)
             maps.append(solution.maps)
-            mean_squares.append(solution.mean_squared_displacement)
+            mean_squared_displacements.append(solution.mean_squared_displacement)
             data_per_map.append(class_q.shape[1])
             dz[:, slice_p] = solution.dz
         data_of_classes = torch.tensor(data_per_map, device=z_p.device)
         return TransportSolution(
             concatenate_classes(maps, h, z_p),
-            torch.cat(mean_squares),
+            torch.cat(mean_squared_displacements),
             dz,
             data_per_map=data_of_classes.repeat_interleave(h),
         )
@@ -526,8 +526,8 @@ def solve_histograms(
 
     `dtype` is the type of the maps' values.
     """
-    maps, mean_squares = _compose(histograms_p, histograms_q, dtype)
-    return TransportSolution(maps, mean_squares)
+    maps, mean_squared_displacement = _compose(histograms_p, histograms_q, dtype)
+    return TransportSolution(maps, mean_squared_displacement)
 
 
 def solve_class_histograms(
@@ -547,21 +547,22 @@ def solve_class_histograms(
         such a class move nothing, and count as maps to no data. True spares a pass over
         all maps
     """
-    maps, mean_squares = _compose(histograms_p, histograms_q, dtype)
+    maps, mean_squared_displacement = _compose(histograms_p, histograms_q, dtype)
     data_per_map = histograms_q.counts.sum(1)
     if not every_class_has_points:
         has_points = (histograms_p.counts.sum(1) > 0) & (data_per_map > 0)
-        maps = _or_identity(maps, has_points)
-        mean_squares = mean_squares.where(has_points, 0.0)
+        maps = _with_identity_where_empty(maps, has_points)
+        mean_squared_displacement = mean_squared_displacement.where(has_points, 0.0)
         data_per_map = data_per_map.where(has_points, 0)
-    return TransportSolution(maps, mean_squares, data_per_map=data_per_map)
+    return TransportSolution(maps, mean_squared_displacement, data_per_map=data_per_map)
 
 
 def _compose(
     histograms_p: Histograms, histograms_q: Histograms, dtype: torch.dtype
 ) -> tuple[GridMaps, Tensor]:
     """The maps F_q⁻¹ ∘ F_p, and their mean squared displacements (h,)."""
-    values, mean_squares = kernels.for_tensor(histograms_p.counts).compose_histograms(
+    backend = kernels.for_tensor(histograms_p.counts)
+    values, mean_squared_displacement = backend.compose_histograms(
         counts_p=histograms_p.counts,
         lo_p=histograms_p.lo,
         hi_p=histograms_p.hi,
@@ -572,21 +573,21 @@ def _compose(
     maps = GridMaps(
         histograms_p.lo, histograms_p.hi, values.to(dtype), histograms_p.counts
     )
-    return maps, mean_squares
+    return maps, mean_squared_displacement
 
 
-def _or_identity(maps: GridMaps, is_kept: Tensor) -> GridMaps:
-    """The maps of a fit where `is_kept` (h,) is True, and the identity elsewhere."""
+def _with_identity_where_empty(maps: GridMaps, has_points: Tensor) -> GridMaps:
+    """The maps of a fit where `has_points` (h,) is True, and the identity elsewhere."""
     assert maps.counts is not None, "a fit knows them"
     edges = torch.linspace(
         -1, 1, maps.values.shape[1], dtype=torch.float64, device=maps.values.device
     )
     # A range of positive width: beyond it, a map moves as at its ends, by 0.
     return GridMaps(
-        lo=maps.lo.where(is_kept, -1.0),
-        hi=maps.hi.where(is_kept, 1.0),
-        values=maps.values.where(is_kept[:, None], edges.to(maps.values.dtype)),
-        counts=maps.counts.where(is_kept[:, None], 1),
+        lo=maps.lo.where(has_points, -1.0),
+        hi=maps.hi.where(has_points, 1.0),
+        values=maps.values.where(has_points[:, None], edges.to(maps.values.dtype)),
+        counts=maps.counts.where(has_points[:, None], 1),
     )
 
 

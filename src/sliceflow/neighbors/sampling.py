@@ -75,24 +75,25 @@ def sample_neighborhoods(
 
     A point is an adjusted row, drawn by weight, plus the bandwidth times a Gaussian
     with the covariance of the rows nearest to it. Points are scaled to the covariance
-    that rows have within components. `first_condition` is the index of the first, so
-    that draws do not depend on how conditions are divided into batches.
+    that rows have within components. This covariance is measured on more draws if n is
+    small. `first_condition` is the index of the first condition, so that draws do not
+    depend on how conditions are divided into batches.
     """
     q, k, d = neighborhoods.x.shape
     n_measured = max(n, MIN_COVARIANCE_DRAWS)
     u = seed.child("row").uniform(q, n_measured, first_row=first_condition)
-    chosen = choose_by_weight(neighborhoods.weights, u)
+    measured = choose_by_weight(neighborhoods.weights, u)  # (q, n_measured)
+    chosen = measured[:, :n]
     if k == 1:
         x = neighborhoods.x.expand(q, n, d).clone()
-        return NeighborhoodDraws(x, chosen[:, :n])
+        return NeighborhoodDraws(x, chosen)
     centered = center_components(neighborhoods)
     scaled = centered.x * centered.inverse_scale
-    nearest = _noise_row_indices(chosen, scaled, neighborhoods.components)
+    nearest = _noise_row_indices(measured, scaled, neighborhoods.components)
     noise_rows = _take_rows(centered.x, nearest.flatten(1)).view(*nearest.shape, d)
 
     noise = _draw_noise(noise_rows[:, :n], seed.child("noise"), first_condition)
     scaling = _covariance_scaling(neighborhoods, centered.x, noise_rows, bandwidth)
-    chosen = chosen[:, :n]
     deviation = (_take_rows(centered.x, chosen) + bandwidth * noise) @ scaling
     return NeighborhoodDraws(_take_rows(centered.means, chosen) + deviation, chosen)
 

@@ -111,7 +111,7 @@ def compose_histograms(
     lo_q: Tensor,
     hi_q: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """The transport map F_q⁻¹(F_p(z)) at the particles' bin edges, and its cost.
+    """The maps F_q⁻¹(F_p(z)) at the particles' bin edges, and how far they move.
 
     Over a run of bins without particles F_p is flat, and the data may have a gap at the
     same value a of F_q (two separate classes): the run starts at F_q⁻¹(a⁻) and ends at
@@ -126,7 +126,8 @@ def compose_histograms(
     Returns
     -------
     values : (h, B + 1), ascending in each row
-    cost : (h,), the mean of (T(z) − z)² over particles spread evenly in their bins
+    mean_squared_displacement : (h,), the mean of (T(z) − z)² over particles spread
+        evenly in their bins
     """
     pad = torch.nn.functional.pad
     is_empty = counts_p == 0
@@ -178,19 +179,23 @@ def _mean_squared_displacement(
     return (counts * mean_square).sum(1) / counts.sum(1)
 
 
-def shrink_factor(cost: Tensor, threshold: Tensor, variance: Tensor) -> Tensor:
-    """The factor f = max(0, 1 − r·σ²/c) of each of h maps, float64 (h,); 0 if c = 0.
+def shrink_factors(
+    mean_squared_displacement: Tensor, thresholds: Tensor, variance: Tensor
+) -> Tensor:
+    """The factor f = max(0, 1 − r·σ²/w) of each of h maps, float64 (h,); 0 if w = 0.
 
     Parameters
     ----------
-    cost : c (h,), the mean squared displacement of each map
-    threshold : r (C,), one for each class, which has h/C of the rows; (1,) without
+    mean_squared_displacement : w (h,), of the particles by each map
+    thresholds : r (C,), one for each class, which has h/C of the rows; (1,) without
         classes
     variance : σ² (h,)
     """
-    rows_per_class = len(cost) // len(threshold)
-    noise = threshold.double().repeat_interleave(rows_per_class) * variance.double()
-    return torch.where(cost > noise, 1 - noise / cost.double(), 0.0)
+    rows_per_class = len(mean_squared_displacement) // len(thresholds)
+    noise = thresholds.double().repeat_interleave(rows_per_class) * variance.double()
+    is_above_noise = mean_squared_displacement > noise
+    factors = 1 - noise / mean_squared_displacement.double()
+    return torch.where(is_above_noise, factors, 0.0)
 
 
 def shrink(
@@ -198,20 +203,20 @@ def shrink(
     hi: Tensor,
     values: Tensor,
     counts: Tensor,
-    cost: Tensor,
-    threshold: Tensor,
+    mean_squared_displacement: Tensor,
+    thresholds: Tensor,
     variance: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Maps on a grid, shrunk within their noise: z + f·(T(z) − z).
 
-    `shrink_factor` computes the factor f.
+    `shrink_factors` computes the factor f of each map.
 
     Parameters
     ----------
     lo, hi, values : the maps (h, B + 1) on [lo, hi], both (h,)
     counts : the particles (h, B) in each bin
-    cost : c (h,), the mean squared displacement of each map
-    threshold : r (C,), one for each class, which has h/C of the rows; (1,) without
+    mean_squared_displacement : w (h,), of the particles by each map
+    thresholds : r (C,), one for each class, which has h/C of the rows; (1,) without
         classes
     variance : σ² (h,); None computes it from `counts`, with all particles of a bin in
         its middle
@@ -219,7 +224,7 @@ def shrink(
     Returns
     -------
     values : (h, B + 1), of the shrunk maps
-    factor : f (h,)
+    shrink_factors : f (h,)
     """
     n_bins = counts.shape[1]
     lo = lo.double()
@@ -227,10 +232,10 @@ def shrink(
     edge = torch.arange(n_bins + 1, device=lo.device, dtype=torch.float64)
     if variance is None:
         variance = _binned_variance(counts, lo, hi)
-    factor = shrink_factor(cost, threshold, variance)
+    factors = shrink_factors(mean_squared_displacement, thresholds, variance)
     positions = torch.lerp(lo[:, None], hi[:, None], edge / n_bins)
-    shrunk = torch.lerp(positions, values.double(), factor[:, None])
-    return shrunk.to(values.dtype), factor.to(values.dtype)
+    shrunk = torch.lerp(positions, values.double(), factors[:, None])
+    return shrunk.to(values.dtype), factors.to(values.dtype)
 
 
 def _binned_variance(counts: Tensor, lo: Tensor, hi: Tensor) -> Tensor:
