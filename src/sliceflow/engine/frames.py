@@ -173,11 +173,12 @@ class FrameKind(Protocol):
         ...
 
 
-def sees_condition(kind: FrameKind, x: Tensor, condition_dim: int) -> bool:
-    """Whether the condition, of this dimension, offsets projections on such frames.
+def has_condition_directions(kind: FrameKind, x: Tensor, condition_dim: int) -> bool:
+    """Whether frames of this kind have directions θ_y of the condition.
 
     The kind makes a frame for the points x (d, n), to see whether it has `theta_y`. A
-    frame that is no `DenseFrame` may project y in its own way, and counts as seeing.
+    frame that is no `DenseFrame` may project y in its own way, and counts as having
+    them.
     """
     if type(kind) in (Random, Orthogonal):  # spares a frame, slow in many columns
         return True

@@ -63,10 +63,10 @@ class CompressedMaps:
         is_float = self.dtype in (torch.float32, torch.float64)
         if not 2 <= n_knots <= MAX_COMPRESSED_KNOTS or not is_float:
             raise ValueError(f"compressed maps have {n_knots} knots of {self.dtype}")
-        from_first = bool((edges[:, 0] == 0).all())
-        to_last = bool((edges[:, -1] == self.n_bins).all())
-        ascend = bool((edges[:, :-1] < edges[:, 1:]).all())
-        if not (from_first and to_last and ascend):
+        is_from_first = bool((edges[:, 0] == 0).all())
+        is_to_last = bool((edges[:, -1] == self.n_bins).all())
+        is_ascending = bool((edges[:, :-1] < edges[:, 1:]).all())
+        if not (is_from_first and is_to_last and is_ascending):
             raise ValueError(
                 f"compressed maps have knots that do not ascend from 0 to {self.n_bins}"
             )
@@ -80,8 +80,8 @@ class CompressedMaps:
             return
         if len(self.map_indices) == 0:
             return
-        ascend = bool((self.map_indices[:-1] < self.map_indices[1:]).all())
-        if not ascend or int(self.map_indices[-1]) >= self.n_maps:
+        is_ascending = bool((self.map_indices[:-1] < self.map_indices[1:]).all())
+        if not is_ascending or int(self.map_indices[-1]) >= self.n_maps:
             raise ValueError(
                 f"compressed maps have indices that do not ascend below {self.n_maps}"
             )
@@ -135,17 +135,17 @@ class CompressedMaps:
         ).with_canonical_identity_maps()
 
     def without_identity_maps(self) -> CompressedMaps:
-        """The maps without those that are the identity."""
+        """The maps without identity maps, which move nothing."""
         if self.map_indices is not None:
             return self
-        moving = self.quantized_displacements.any(1).nonzero()[:, 0]
+        map_indices = self.quantized_displacements.any(1).nonzero()[:, 0]
         return replace(
             self,
-            lo=self.lo[moving],
-            hi=self.hi[moving],
-            edges=self.edges[moving],
-            quantized_displacements=self.quantized_displacements[moving],
-            map_indices=moving,
+            lo=self.lo[map_indices],
+            hi=self.hi[map_indices],
+            edges=self.edges[map_indices],
+            quantized_displacements=self.quantized_displacements[map_indices],
+            map_indices=map_indices,
         )
 
     def with_canonical_identity_maps(self) -> CompressedMaps:

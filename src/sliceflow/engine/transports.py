@@ -395,17 +395,17 @@ def _with_last_of_ties(values: Tensor, z: Tensor) -> Tensor:
     one row to the next.
     """
     pad = torch.nn.functional.pad
-    equals_next = pad(z[:, 1:] == z[:, :-1], (0, 1))
+    is_equal_to_next = pad(z[:, 1:] == z[:, :-1], (0, 1))
     # What is overwritten: all of a tie but its last, as indices of the flattened rows.
     # In the example these are 0 1 4, and the comments below go on with it.
-    tied = equals_next.view(-1).nonzero()[:, 0]
+    tied = is_equal_to_next.view(-1).nonzero()[:, 0]
     if len(tied) == 0:
         return values
     is_gap = tied.diff() > 1  # no, yes: 0 1 are of one tie, and 4 is of the next
-    begins_tie = pad(is_gap, (1, 0), value=True)  # yes, no, yes
-    ends_tie = pad(is_gap, (0, 1), value=True)  # no, yes, yes
-    last_of_ties = tied[ends_tie] + 1  # 2 5
-    tie_of_each = begins_tie.cumsum(0) - 1  # 0 0 1
+    is_first_of_tie = pad(is_gap, (1, 0), value=True)  # yes, no, yes
+    is_last_of_tie = pad(is_gap, (0, 1), value=True)  # no, yes, yes
+    last_of_ties = tied[is_last_of_tie] + 1  # 2 5
+    tie_of_each = is_first_of_tie.cumsum(0) - 1  # 0 0 1
     flat_values = values.view(-1)
     flat_values[tied] = flat_values[last_of_ties[tie_of_each]]
     return values
@@ -458,7 +458,7 @@ class HistogramTransport:
             self.count_by_class(z_p, slices_p),
             self.count_by_class(z_q, slices_q),
             z_p.dtype,
-            every_class_has_points=not slices_p.empty and not slices_q.empty,
+            has_points_in_every_class=not slices_p.empty and not slices_q.empty,
         )
 
     def count(self, z: Tensor, weights: Tensor | None = None) -> Histograms:
@@ -535,7 +535,7 @@ def solve_class_histograms(
     histograms_q: Histograms,
     dtype: torch.dtype,
     *,
-    every_class_has_points: bool,
+    has_points_in_every_class: bool,
 ) -> TransportSolution:
     """Solve for the maps of every class at once, from histograms with C·h rows.
 
@@ -543,13 +543,13 @@ def solve_class_histograms(
     ----------
     histograms_p, histograms_q : of the particles and of the data
     dtype : the type of the maps' values
-    every_class_has_points : False if a class has no particles, or no data. The maps of
-        such a class move nothing, and count as maps to no data. True spares a pass over
-        all maps
+    has_points_in_every_class : False if a class has no particles, or no data. The maps
+        of such a class move nothing, and count as maps to no data. True spares a pass
+        over all maps
     """
     maps, mean_squared_displacement = _compose(histograms_p, histograms_q, dtype)
     data_per_map = histograms_q.counts.sum(1)
-    if not every_class_has_points:
+    if not has_points_in_every_class:
         has_points = (histograms_p.counts.sum(1) > 0) & (data_per_map > 0)
         maps = _with_identity_where_empty(maps, has_points)
         mean_squared_displacement = mean_squared_displacement.where(has_points, 0.0)

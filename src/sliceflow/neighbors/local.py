@@ -350,8 +350,8 @@ class LocalSampler:
                 samples[condition_slice, sample_slice] = draws.x
                 row_indices[condition_slice, sample_slice] = drawn_from
         # A column of one value stays as it is, to the last bit.
-        varies = (self.x != self.x[0]).any(0)
-        return LocalDraws(torch.where(varies, samples, self.x[0]), row_indices)
+        is_varying = (self.x != self.x[0]).any(0)
+        return LocalDraws(torch.where(is_varying, samples, self.x[0]), row_indices)
 
     def _chunk_sizes(self, n: int) -> tuple[int, int]:
         """How many conditions, and how many of their n samples, fit into memory."""

@@ -388,8 +388,8 @@ def _k_means(x: Tensor, weights: Tensor, n_clusters: int) -> Tensor:
             centers = _cluster_means(standardized, weights, centers)
         distances, nearest = torch.cdist(standardized, centers).min(2)
         cost = (weights * distances.square()).sum(1)
-        better = cost < best_cost
-        labels = torch.where(better[:, None], nearest, labels)
+        is_better = cost < best_cost
+        labels = torch.where(is_better[:, None], nearest, labels)
         best_cost = torch.minimum(best_cost, cost)
     in_cluster = torch.nn.functional.one_hot(labels, n_clusters).to(x.dtype)
     return in_cluster.mT.contiguous()

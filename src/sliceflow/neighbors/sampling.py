@@ -44,14 +44,14 @@ def bures_wasserstein_map(source: Tensor, target: Tensor) -> Tensor:
     Directions in which the source does not vary stay as they are.
     """
     variances, axes = torch.linalg.eigh(source)
-    varies = variances > _MIN_EIGENVALUE_RATIO * variances[..., -1:]
-    root = torch.where(varies, variances, 0).clamp(min=0).sqrt()
-    inverse_root = torch.where(varies, 1 / torch.where(varies, root, 1), 0)
+    is_varying = variances > _MIN_EIGENVALUE_RATIO * variances[..., -1:]
+    root = torch.where(is_varying, variances, 0).clamp(min=0).sqrt()
+    inverse_root = torch.where(is_varying, 1 / torch.where(is_varying, root, 1), 0)
     half = axes * root[..., None, :]
     middle_values, middle_vectors = torch.linalg.eigh(half.mT @ target @ half)
     middle_root = middle_values.clamp(min=0).sqrt()
     back = (axes * inverse_root[..., None, :]) @ middle_vectors
-    constant_axes = axes * (~varies)[..., None, :]
+    constant_axes = axes * (~is_varying)[..., None, :]
     transport: Tensor = (back * middle_root[..., None, :]) @ back.mT
     identity: Tensor = constant_axes @ axes.mT  # along the constant axes
     return transport + identity

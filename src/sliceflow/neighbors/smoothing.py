@@ -53,8 +53,8 @@ class ClassNeighbors:
         deviations = (draws - draws.mean((0, 1))).flatten(0, 1)
         moved = _with_covariance_of(x, deviations).view(draws.shape) + x.mean(0)
         # A column of one value stays as it is, to the last bit.
-        varies = (x != x[0]).any(0)
-        return torch.where(varies, moved, x[0])
+        is_varying = (x != x[0]).any(0)
+        return torch.where(is_varying, moved, x[0])
 
     def _along_neighbors(
         self, bandwidth: float, draws_per_row: int, seed: Seed, stride: int

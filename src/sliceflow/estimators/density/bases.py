@@ -28,7 +28,7 @@ from sliceflow.arrays import Floats, Ints, Mask, chunks
 from sliceflow.engine.random import Seed
 from sliceflow.saved_types import ArraySpec
 
-__all__ = ["N_STAGES", "SmoothBasis", "features_of_groups", "varying_columns"]
+__all__ = ["N_STAGES", "SmoothBasis", "is_in_chosen_group", "varying_columns"]
 
 # The stages in which groups are tried, as listed above.
 STRAIGHT_LINES, SPLINES, PRODUCTS, COSINES = range(4)
@@ -66,7 +66,7 @@ def varying_columns(values: Floats) -> Ints:
     return np.flatnonzero(values.std(axis=0) > smallest_spread)
 
 
-def features_of_groups(is_chosen: Mask, groups: Ints) -> Mask:
+def is_in_chosen_group(is_chosen: Mask, groups: Ints) -> Mask:
     """Which features (p,) belong to the chosen groups.
 
     `is_chosen` (g,) says which groups are chosen, and `groups` (p,) has the group of

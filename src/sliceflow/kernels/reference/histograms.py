@@ -131,33 +131,35 @@ def compose_histograms(
     """
     pad = torch.nn.functional.pad
     is_empty = counts_p == 0
-    empty_left = pad(is_empty, (1, 0), value=True)  # edge 0 is like the end of a run
-    empty_right = pad(is_empty, (0, 1), value=False)
+    is_empty_left = pad(is_empty, (1, 0), value=True)  # edge 0 is like the end of a run
+    is_empty_right = pad(is_empty, (0, 1), value=False)
     probability = pad(counts_p.cumsum(1), (1, 0))
     probability = probability / probability[:, -1:]
-    probability = probability + torch.where(empty_left, CDF_TOLERANCE, -CDF_TOLERANCE)
+    probability = probability + torch.where(
+        is_empty_left, CDF_TOLERANCE, -CDF_TOLERANCE
+    )
     probability = torch.where((hi_p > lo_p)[:, None], probability.clamp(0, 1), 0.5)
     values = _quantile(probability, counts_q, lo_q, hi_q)
-    values = _linear_over_runs(values, empty_left & empty_right)
+    values = _linear_over_runs(values, is_empty_left & is_empty_right)
     return values, _mean_squared_displacement(values, counts_p, lo_p, hi_p)
 
 
-def _linear_over_runs(values: Tensor, in_run: Tensor) -> Tensor:
+def _linear_over_runs(values: Tensor, is_in_run: Tensor) -> Tensor:
     """Values (h, B + 1) at edges, made linear over runs of empty bins.
 
-    `in_run` (h, B + 1) marks the edges with empty bins on both sides. They are
+    `is_in_run` (h, B + 1) marks the edges with empty bins on both sides. They are
     interpolated between the two ends of their run. Edge 0 always is an end.
     """
     h, n_edges = values.shape
     edge = torch.arange(n_edges, device=values.device).expand(h, -1)
-    inside = in_run & (edge > 0)
-    before = torch.where(inside, 0, edge).cummax(1).values
-    after = torch.where(inside, n_edges - 1, edge).flip(1).cummin(1).values.flip(1)
+    is_inside = is_in_run & (edge > 0)
+    before = torch.where(is_inside, 0, edge).cummax(1).values
+    after = torch.where(is_inside, n_edges - 1, edge).flip(1).cummin(1).values.flip(1)
     run_length = (after - before).clamp(min=1)
     run_start = torch.gather(values, 1, before)
     run_end = torch.gather(values, 1, after)
     share = (edge - before).double() / run_length
-    return torch.where(inside, run_start + share * (run_end - run_start), values)
+    return torch.where(is_inside, run_start + share * (run_end - run_start), values)
 
 
 def _mean_squared_displacement(

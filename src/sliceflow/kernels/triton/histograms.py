@@ -146,7 +146,7 @@ def _on_device(starts: tuple[int, ...], device: torch.device) -> Tensor:
     return torch.tensor(starts, dtype=torch.int32, device=device)
 
 
-def _countable(z: Tensor, n_bins: int, weights: Tensor | None) -> bool:
+def _is_countable(z: Tensor, n_bins: int, weights: Tensor | None) -> bool:
     """Whether the kernels can count: float32, no weights, a power of two of bins."""
     return (
         weights is None
@@ -159,7 +159,7 @@ def _countable(z: Tensor, n_bins: int, weights: Tensor | None) -> bool:
 def bin_counts(
     z: Tensor, lo: Tensor, hi: Tensor, n_bins: int, weights: Tensor | None = None
 ) -> Tensor:
-    if not _countable(z, n_bins, weights):
+    if not _is_countable(z, n_bins, weights):
         return reference.bin_counts(z, lo, hi, n_bins, weights)
     return _counted(z, n_bins, (0, z.shape[1]), lo, hi, find_range=False)
 
@@ -169,7 +169,7 @@ def histogram(
 ) -> tuple[Tensor, Tensor, Tensor]:
     if not starts:
         starts = (0, z.shape[1])
-    if not _countable(z, n_bins, weights):
+    if not _is_countable(z, n_bins, weights):
         return reference.histogram(z, n_bins, weights, starts)
     if n_bins > _MAX_BINS_IN_REGISTERS and len(starts) > 2:
         counts, lo, hi = histogram_with_kernels(
