@@ -111,9 +111,9 @@ def _within_compressed_limits(n_knots: int) -> int:
 def compress_grid_evenly(grid: GridMaps, n_knots: int) -> GridMaps:
     """Maps on a coarser grid of at most `n_knots` bins, with rigid tails.
 
-    Its edges are every k-th edge of the first grid, if the least k that leaves few
-    enough divides the number of bins. Otherwise they are `n_knots` new bins, whose
-    edges lie on the lines between those of the first grid.
+    The coarser grid has every k-th edge of the given one, with the least k that leaves
+    at most `n_knots` bins. If this k does not divide the number of bins, the grid has
+    `n_knots` new bins instead, and the values at their edges are interpolated.
     """
     values = grid.values
     n_bins = values.shape[1] - 1
@@ -129,11 +129,11 @@ def compress_grid_evenly(grid: GridMaps, n_knots: int) -> GridMaps:
 
 
 def _values_at_new_edges(values: Tensor, n_bins: int) -> Tensor:
-    """The values (h, n_bins + 1) of maps at the edges of other equal bins.
+    """The values (h, n_bins + 1) of maps at the edges of `n_bins` equal bins.
 
-    `values` (h, B + 1) are those at the edges of B bins. In whole numbers, for exact
-    results: new edge e is at e·B of the n_bins·B smallest parts, and old edge b is at
-    b·n_bins.
+    They are interpolated from `values` (h, B + 1), at the edges of B equal bins. Places
+    are counted in parts of the range, n_bins·B in all, so that they are whole numbers:
+    new edge e is at place e·B, and old edge b at place b·n_bins.
     """
     n_old_bins = values.shape[1] - 1
     place = torch.arange(n_bins + 1, device=values.device) * n_old_bins

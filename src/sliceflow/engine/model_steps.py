@@ -31,7 +31,8 @@ class CompressedMaps:
     Knot k of a map is at edge `edges[:, k]` of its `n_bins` bins, and moves by
     ``quantized_displacements[:, k] · 2**exponent``. The displacement D is linear
     between knots. The first knot is at edge 0, the last at edge `n_bins`. `dtype` is
-    that of the grid's values. If each class has its own maps, h stands for C·h.
+    the type of the values on the expanded grid. If each class has its own maps, h
+    stands for C·h.
 
     Identity maps can be left out. Then `map_indices` (h,) are the indices of the stored
     maps among all `n_maps` maps. If none are left out, `map_indices` is None.
@@ -116,7 +117,10 @@ class CompressedMaps:
         return GridMaps(maps.lo, maps.hi, values)
 
     def with_identity_maps(self) -> CompressedMaps:
-        """The maps with the identity maps that were left out. A GPU need not wait."""
+        """All maps: the stored ones, and the identity maps that were left out.
+
+        The CPU does not wait for a GPU here.
+        """
         if self.map_indices is None:
             return self
         map_indices = self.map_indices

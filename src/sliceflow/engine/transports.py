@@ -331,12 +331,13 @@ def _paper_maps(sorted_p: Tensor, sorted_q: Tensor) -> tuple[KnotMaps, Tensor]:
 def _weighted_paper_maps(
     sorted_p: Tensor, sorted_q: Tensor, sorted_weights: Tensor
 ) -> tuple[KnotMaps, Tensor]:
-    """The same for data with weights (h, N), which differ in order by direction.
+    """The maps and images as `_paper_maps` gives them, for data with weights.
 
-    Each direction then has M + N knots of its own, of which some may be equal.
+    The weights (h, N) are in the order of the data, which differs by direction. So each
+    direction has M + N knots of its own, of which some may be equal.
     """
     h = len(sorted_p)
-    # A row for each direction, because those of the data differ.
+    # One row for each direction, as the data have: weights differ in their order.
     at_p = _sample_probabilities(sorted_p).expand(h, -1).contiguous()
     weights = sorted_weights.double()
     weight_below = weights.cumsum(1) - weights
@@ -477,7 +478,7 @@ class HistogramTransport:
         return Histograms(counts, lo, hi)
 
     def bin_range(self, lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
-        """The range that the bins cover for values from lo to hi."""
+        """The range that bins cover, for values from lo to hi."""
         return lo, hi
 
 
@@ -504,7 +505,7 @@ class AlignedHistogramTransport(HistogramTransport):
             z_class = z[:, class_slice]
             if z_class.shape[1]:
                 parts.append(self.count(z_class))
-            else:  # it has no range: that of any point will do
+            else:  # a class without points has no range: any range will do
                 of_first_point = self.count(z[:, :1])
                 no_counts = torch.zeros_like(of_first_point.counts)
                 parts.append(of_first_point._replace(counts=no_counts))
@@ -593,13 +594,14 @@ def _with_identity_where_empty(maps: GridMaps, has_points: Tensor) -> GridMaps:
 
 @dataclass(frozen=True)
 class AutoTransport:
-    """Sorts up to `max_sorted` particles and data in total, and counts more of them.
+    """Transport by sorting if there are few points, and by counting if there are many.
 
-    It is a `SortedTransport` or a `HistogramTransport`. Sorting is exact, and fast
-    enough for few points. Counting takes two passes over memory for any number of them.
-    There are more bins than in a `HistogramTransport` by default: this is for vectors,
-    which have few directions, so that finer maps cost little. Pictures have thousands
-    of directions, whose maps would fill the memory.
+    It is a `SortedTransport` for up to `max_sorted` particles and data in total, and a
+    `HistogramTransport` for more. Sorting is exact, and fast enough for few points.
+    Counting takes two passes over memory for any number of points. By default there are
+    more bins than in a `HistogramTransport`: this transport is for vectors, which have
+    few directions, so that finer maps cost little. Pictures have thousands of
+    directions, whose maps would fill the memory.
 
     Parameters
     ----------

@@ -175,8 +175,8 @@ def projected_features(
 def fit_ridge(feature_map: FeatureMap, y: Tensor, targets: Tensor) -> Tensor:
     """Coefficients (f, p) that predict targets (n, p) from features of y (n, l).
 
-    Columns of both are centered, so there is no intercept. The penalty is the one of
-    `_PENALTIES` with the least leave-one-out error.
+    The columns of features and targets are centered, so there is no intercept. Of the
+    `_PENALTIES`, the fit takes the one with the least leave-one-out error.
     """
     stride = math.ceil(len(y) / _MAX_RIDGE_ROWS)
     fitted_y = y[::stride]

@@ -285,10 +285,11 @@ def _fit_em(
 
 
 def _fit_regressions(z: Tensor, mass: Tensor, mean: Tensor) -> _Mixture:
-    """Regressions of the last d rows of z (q, f, k) on the others: the M step of EM.
+    """The regressions of a mixture, fitted to weighted rows: the M step of EM.
 
-    `mass` (q, n, k) is the weight of each row in each of n components; `mean` (q, 1, d)
-    is what was subtracted from x.
+    The last d of the f numbers in a column of z (q, f, k) are predicted from the first
+    ones. `mass` (q, n, k) is the weight of each row in each of n components; `mean`
+    (q, 1, d) was subtracted from x.
     """
     q, f, k = z.shape
     n = mass.shape[1]
@@ -315,8 +316,8 @@ def _fit_regressions(z: Tensor, mass: Tensor, mean: Tensor) -> _Mixture:
 def _ridge_slopes(gram: Tensor, cross: Tensor) -> Tensor:
     """Slopes (q, n, 1 + l, d) of ridge regressions, whose intercepts come first.
 
-    `gram` (q, n, 1 + l, 1 + l) has the products of the regressors, and `cross`
-    (q, n, 1 + l, d) those with x.
+    `gram` (q, n, 1 + l, 1 + l) has the products of the regressors with each other, and
+    `cross` (q, n, 1 + l, d) their products with x.
     """
     penalty = _RIDGE * torch.diagonal(gram, dim1=2, dim2=3) + _MIN_RIDGE
     penalty[..., 0] = _INTERCEPT_RIDGE

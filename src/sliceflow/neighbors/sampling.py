@@ -134,7 +134,7 @@ def _noise_row_indices(chosen: Tensor, x: Tensor, components: Tensor) -> Tensor:
     """Indices (q, m, N_NOISE_ROWS) of the rows nearest to the rows `chosen` (q, m).
 
     x (q, k, d) is centered within components, so a component of few rows borrows rows
-    of the others as if they had its mean.
+    of other components as if these had its mean.
     """
     q, k, _ = x.shape
     if chosen.shape[1] < k:
@@ -145,9 +145,9 @@ def _noise_row_indices(chosen: Tensor, x: Tensor, components: Tensor) -> Tensor:
 
 
 def _nearest_within(indices: Tensor, x: Tensor, components: Tensor) -> Tensor:
-    """Indices (q, m, r) of the rows of x (q, k, d) nearest to those with `indices`.
+    """Indices (q, m, r) of the rows of x (q, k, d) nearest to given rows of x.
 
-    Rows of the same component come first. `indices` are (q, m).
+    The given rows have the `indices` (q, m). Rows of the same component come first.
     """
     is_other = components.gather(1, indices)[..., None] != components[:, None]
     distances = torch.cdist(_take_rows(x, indices), x) + _OTHER_COMPONENT * is_other

@@ -249,7 +249,9 @@ def _select_columns(
 def _refit(
     columns: Sequence[ColumnRegression], basis: SmoothBasis, rows: RowsGivenY
 ) -> tuple[list[ColumnRegression], SmoothBasis]:
-    """Fit the regressions again, to all rows, with the features that any of them has.
+    """Fit the regressions of all columns again, to all rows.
+
+    The basis keeps the features that the regression of any column has.
 
     Parameters
     ----------

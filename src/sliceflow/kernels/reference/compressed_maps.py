@@ -32,7 +32,7 @@ def flatten_tails(lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor) -> Ten
     """Maps on a grid with rigid tails, for particles that they were not fitted to.
 
     Beyond the ¼√M-th particle from either end (`TAIL_SHARE_OF_ROOT`), a map is noise.
-    There all move as far as that particle does, but not out of the data's range.
+    There all points move as far as that particle does, but not out of the data's range.
 
     Parameters
     ----------
@@ -60,13 +60,11 @@ def flatten_tails(lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor) -> Ten
     tail_displacement = displacements.gather(1, bins).lerp(
         displacements.gather(1, bins + 1), inside
     )
-    displacements = torch.where(
-        edge > bins[:, 1:], tail_displacement[:, 1:], displacements
-    )
-    displacements = torch.where(
-        edge <= bins[:, :1], tail_displacement[:, :1], displacements
-    )
-    flattened = (position + displacements).clamp(values[:, :1], values[:, -1:])
+    is_in_low_tail = edge <= bins[:, :1]
+    is_in_high_tail = edge > bins[:, 1:]
+    rigid = torch.where(is_in_high_tail, tail_displacement[:, 1:], displacements)
+    rigid = torch.where(is_in_low_tail, tail_displacement[:, :1], rigid)
+    flattened = (position + rigid).clamp(values[:, :1], values[:, -1:])
     return flattened.to(values.dtype)
 
 
@@ -131,8 +129,9 @@ def _knot_edges(displacements: Tensor, counts: Tensor, n_knots: int) -> Tensor:
     inner_edges = torch.searchsorted(below, below[:, -1:] * share)
     edges = pad(pad(inner_edges, (1, 0)), (0, 1), value=n_bins)
     k = torch.arange(n_knots, device=device)
-    edges = (edges - k).cummax(1).values + k  # no two knots at the same edge,
-    return torch.minimum(edges, n_bins - (n_knots - 1) + k)  # and none beyond the last
+    distinct_edges = (edges - k).cummax(1).values + k
+    largest_edges = n_bins - (n_knots - 1) + k  # where the next knots still have edges
+    return torch.minimum(distinct_edges, largest_edges)
 
 
 def _fit_knots(displacements: Tensor, counts: Tensor, edges: Tensor) -> Tensor:

@@ -121,7 +121,7 @@ def compose_histograms(
     Parameters
     ----------
     counts_p, lo_p, hi_p : the histograms (h, B) of the particles and their ranges (h,)
-    counts_q, lo_q, hi_q : those of the data
+    counts_q, lo_q, hi_q : the histograms of the data and their ranges
 
     Returns
     -------
@@ -133,12 +133,12 @@ def compose_histograms(
     is_empty = counts_p == 0
     is_empty_left = pad(is_empty, (1, 0), value=True)  # edge 0 is like the end of a run
     is_empty_right = pad(is_empty, (0, 1), value=False)
-    probability = pad(counts_p.cumsum(1), (1, 0))
-    probability = probability / probability[:, -1:]
-    probability = probability + torch.where(
-        is_empty_left, CDF_TOLERANCE, -CDF_TOLERANCE
-    )
-    probability = torch.where((hi_p > lo_p)[:, None], probability.clamp(0, 1), 0.5)
+    below = pad(counts_p.cumsum(1), (1, 0))  # the particles below each edge
+    at_edges = below / below[:, -1:]
+    # An edge behind an empty bin goes to F_q⁻¹(a⁺), any other one to F_q⁻¹(a⁻).
+    beside_edges = at_edges + torch.where(is_empty_left, CDF_TOLERANCE, -CDF_TOLERANCE)
+    has_range = (hi_p > lo_p)[:, None]
+    probability = torch.where(has_range, beside_edges.clamp(0, 1), 0.5)
     values = _quantile(probability, counts_q, lo_q, hi_q)
     values = _linear_over_runs(values, is_empty_left & is_empty_right)
     return values, _mean_squared_displacement(values, counts_p, lo_p, hi_p)
