@@ -61,14 +61,18 @@ def column_shape(held_out: Floats, samples: Floats, is_category: bool) -> float:
 
 def _total_variation(held_out: Floats, samples: Floats) -> float:
     """Half the sum of the differences of the shares of all codes, NaN among them."""
-    held_out = np.where(np.isnan(held_out), -1, held_out)
-    samples = np.where(np.isnan(samples), -1, samples)
-    codes = np.union1d(held_out, samples)
-    held_out_codes = np.searchsorted(codes, held_out)
-    held_out_counts = np.bincount(held_out_codes, minlength=len(codes))
-    sample_counts = np.bincount(np.searchsorted(codes, samples), minlength=len(codes))
-    differences = held_out_counts / len(held_out) - sample_counts / len(samples)
+    held_out_codes = np.where(np.isnan(held_out), -1, held_out)
+    sample_codes = np.where(np.isnan(samples), -1, samples)
+    codes = np.union1d(held_out_codes, sample_codes)
+    held_out_shares = _shares_of_codes(held_out_codes, codes)
+    differences = held_out_shares - _shares_of_codes(sample_codes, codes)
     return 0.5 * float(np.abs(differences).sum())
+
+
+def _shares_of_codes(column: Floats, codes: Floats) -> Floats:
+    """The share (k,) of a column (n,) that each of the ascending codes (k,) has."""
+    counts = np.bincount(np.searchsorted(codes, column), minlength=len(codes))
+    return np.asarray(counts / len(column))
 
 
 def association_matrix(rows: Floats, is_categorical: Sequence[bool]) -> Floats:
