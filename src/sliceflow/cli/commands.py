@@ -222,9 +222,9 @@ def _run(
 
 def _arguments_of(
     function: Callable[..., Result | None], values: Mapping[str, Any], output: Output
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """The arguments with which a command calls its function, by name."""
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, object] = {}
     for name in inspect.signature(function).parameters:
         if name == "output":
             arguments[name] = output
