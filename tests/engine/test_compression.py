@@ -73,7 +73,7 @@ def bent(n_bins=64, rows=20, seed=0):
 @given(compressed=compressed_maps())
 def test_displacements_are_straight_between_knots_and_maps_ascend(compressed):
     """Map by map, as the docstring says it."""
-    grid = compressed.to_grid()
+    grid = compressed.expand()
     edges = np.arange(compressed.n_bins + 1)
     assert grid.values.dtype == compressed.dtype
     for row, (lo, hi) in enumerate(zip(compressed.lo, compressed.hi, strict=True)):
@@ -113,7 +113,7 @@ def test_maps_that_move_nothing_are_left_out_and_come_back(compressed, share, se
         for name in ("lo", "hi", "edges", "quantized_displacements")
     )
     z = compressed.lo.new_tensor([[-3.0, 0.1, 5.0]]).expand(len(compressed.lo), -1)
-    assert bool((moving_maps.to_grid().displace(z)[~moving].abs() < 1e-6).all())
+    assert bool((moving_maps.expand().displace(z)[~moving].abs() < 1e-6).all())
 
 
 def test_knots_at_bends_are_better_than_even_ones():
@@ -123,11 +123,11 @@ def test_knots_at_bends_are_better_than_even_ones():
     def error(other):
         return float((other.displace(p) - whole).square().mean().sqrt())
 
-    few = error(compress_grid_at_bends(grid_maps, 13, max_displacement=16.0).to_grid())
+    few = error(compress_grid_at_bends(grid_maps, 13, max_displacement=16.0).expand())
     plain = error(compress_grid_evenly(grid_maps, 12))
     assert few < plain / 2
     assert (
-        error(compress_grid_at_bends(grid_maps, 33, max_displacement=16.0).to_grid())
+        error(compress_grid_at_bends(grid_maps, 33, max_displacement=16.0).expand())
         < few / 1.5
     )
 
@@ -140,7 +140,7 @@ def test_lines_between_knots_leave_the_mean_and_the_spread_as_they_are():
     grid_maps, p = bent()
     image = p + compress_grid_at_bends(
         grid_maps, 8, max_displacement=16.0
-    ).to_grid().displace(p)
+    ).expand().displace(p)
     wanted = p + grid_maps.displace(p)
     assert (image.mean(1) - wanted.mean(1)).abs().max() < 0.01
     assert ((image.std(1) / wanted.std(1)) - 1).abs().max() < 0.005
@@ -217,7 +217,7 @@ def test_compressed_maps_keep_their_tails_if_asked():
     values = torch.tan(1.57 * knots)
     knot_maps = KnotMaps(knots, values)
     plain = Compression(100).compress(knot_maps)
-    tails = Compression(100, keeps_tails=True).compress(knot_maps)
+    tails = Compression(100, keep_tails=True).compress(knot_maps)
     assert float(plain.values.max()) < 0.6 * float(values.max())
     assert float(tails.values.max()) == float(values.max())
     assert tails.knots.shape[1] <= 100 + 2 * 8

@@ -132,7 +132,7 @@ def test_thin_maps_move_fresh_particles_of_a_class_as_its_own_thin_maps_do(
 ):
     z_p, z_q, slices_p, slices_q = problem
     solution = transport.solve(z_p, z_q, batch_of_classes(slices_p, slices_q))
-    compression = Compression(n_knots, keeps_tails=tails)
+    compression = Compression(n_knots, keep_tails=tails)
     stored = compression.compress(solution.maps)
     stored.check_saved()
     fresh = torch.linspace(-3, 3, 50, dtype=z_p.dtype).repeat(len(slices_p))

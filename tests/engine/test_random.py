@@ -100,4 +100,6 @@ def test_words_and_whole_numbers_of_any_type_name_places():
 def test_a_part_of_the_columns_is_that_of_the_whole():
     whole = Seed(4).uniform(5, 23)
     for part in (slice(0, 23), slice(3, 4), slice(8, 21)):
-        assert torch.equal(Seed(4).uniform_part(5, 23, part), whole[:, part])
+        assert torch.equal(Seed(4).uniform(5, 23, part=part), whole[:, part])
+        rows = Seed(4).uniform(2, 23, first_row=3, part=part)
+        assert torch.equal(rows, whole[3:, part])

@@ -149,7 +149,7 @@ def test_messages_name_what_does_not_fit():
 )
 def test_a_missing_label_is_refused_with_its_row(value):
     for labels in (["a", "b", value], [("a", 1), ("b", 2), value], [1, 2, value]):
-        with pytest.raises(ValueError, match=r"row 2: y (has no label|contains nan)"):
+        with pytest.raises(ValueError, match="row 2: y has no label"):
             infer_encoder(as_array(labels), 3)
 
 
@@ -165,7 +165,7 @@ COLUMNS = {
 
 @pytest.mark.parametrize("y", COLUMNS.values(), ids=COLUMNS)
 def test_a_missing_label_of_a_column_is_refused_with_its_row(y):
-    with pytest.raises(ValueError, match=r"row 1: y (has no label|contains nan)"):
+    with pytest.raises(ValueError, match="row 1: y has no label"):
         infer_encoder(as_array(y), 3)
     whole = as_array(y)[[0, 2]]
     assert infer_encoder(whole, 2).encode(whole).values.tolist() == [0, 1]

@@ -223,13 +223,13 @@ def test_maps_between_histograms_agree(backend, kind_p, kind_q):
         z_q = projections(kind_q, n, 1, h=2, device=backend.device)
         p = counted(backend, z_p, bins[0])
         q = counted(backend, z_q, bins[1])
-        values, cost = backend.compose_histograms(*p, *q)
+        values, mean_square = backend.compose_histograms(*p, *q)
         wanted, squares = reference.compose_histograms(*(t.double() for t in (*p, *q)))
         close(values, wanted, span(z_q), values.dtype)
         if "huge" in (kind_p, kind_q):
             continue  # squares beyond float32
         assert torch.allclose(
-            cost.double(), squares, rtol=1e-3, atol=1e-9 * span(z_p, z_q) ** 2
+            mean_square.double(), squares, rtol=1e-3, atol=1e-9 * span(z_p, z_q) ** 2
         )
         assert bool((values.diff(dim=1) >= -1e-6 * span(z_q)).all())
         fresh = torch.cat((z_p, z_p * 1.5, z_p - 0.5), dim=1)
@@ -240,14 +240,14 @@ def test_maps_between_histograms_agree(backend, kind_p, kind_q):
         ]
         close(*moved, span(fresh, z_q))
         for kappa in (0.0, 1.0, 1e9) if m > n / 9 > 1 else ():
-            rate = torch.tensor(
+            thresholds = torch.tensor(
                 [kappa / m, kappa / n], dtype=torch.float64, device=z_p.device
             )
-            args = (p[1], p[2], values, p[0], cost, rate)
-            (ours, factor) = backend.shrink(*args)
-            (theirs, expected) = reference.shrink(*args)
+            args = (p[1], p[2], values, p[0], mean_square, thresholds)
+            ours, factors = backend.shrink(*args)
+            theirs, expected = reference.shrink(*args)
             close(ours, theirs, span(z_p, z_q))
-            assert torch.allclose(factor, expected, atol=1e-4)
+            assert torch.allclose(factors, expected, atol=1e-4)
 
 
 def test_large_counts_do_not_overflow(backend, rng):
@@ -269,7 +269,7 @@ def test_large_counts_do_not_overflow(backend, rng):
     )
 
 
-def test_no_empty_run_is_crossed_and_the_cost_is_the_mean_squared_displacement(backend):
+def test_no_empty_run_is_crossed_and_displacements_are_measured(backend):
     """Two clusters far apart keep to themselves.
 
     The bins beside the gap are not stretched into it.
@@ -278,17 +278,18 @@ def test_no_empty_run_is_crossed_and_the_cost_is_the_mean_squared_displacement(b
         backend.device
     )
     counts, lo, hi = backend.histogram(z, 64)
-    values, cost = backend.compose_histograms(counts, lo, hi, counts, lo, hi)
+    values, mean_square = backend.compose_histograms(counts, lo, hi, counts, lo, hi)
     assert float(backend.displace_grid(z, lo, hi, values).abs().max()) < 1e-3
-    assert float(cost.max()) < 1e-6
+    assert float(mean_square.max()) < 1e-6
     counts, lo, hi = backend.histogram(
         z := projections("normal", 5000, device=z.device), 256
     )
-    values, cost = backend.compose_histograms(
+    values, mean_square = backend.compose_histograms(
         counts, lo, hi, *backend.histogram(2 * z + 1, 256)
     )
     moved = backend.displace_grid(z, lo, hi, values.float())
-    assert torch.allclose(cost.double(), moved.double().square().mean(1), rtol=5e-3)
+    expected = moved.double().square().mean(1)
+    assert torch.allclose(mean_square.double(), expected, rtol=5e-3)
 
 
 @pytest.mark.parametrize("starts", STARTS, ids=str)

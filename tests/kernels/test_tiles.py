@@ -181,5 +181,5 @@ def test_every_value_of_all_tiles_is_of_a_picture_or_beyond(cut):
     channels, height, width, patch, offset = cut
     size = (min(patch, height), min(patch, width))
     geometry = TileGeometry((channels, height, width), size, offset)
-    values = torch.cat((geometry.scatter_index, geometry.beyond)).sort().values
+    values = torch.cat((geometry.scatter_index, geometry.beyond_indices)).sort().values
     assert torch.equal(values, torch.arange(geometry.n_directions))

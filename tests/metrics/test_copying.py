@@ -14,7 +14,7 @@ from sliceflow.metrics import (
     nn_ratio,
     outlier_rate,
 )
-from sliceflow.metrics.copying import describe_copying, shows_copying
+from sliceflow.metrics.copying import describe_copying, is_evidence_of_copying
 
 
 def on_a_line(distances):
@@ -137,9 +137,9 @@ def test_a_fit_warns_of_copies_and_of_nothing_else(rng):
     assert describe_copying([(rows, rows[:99])]) == "", "too few particles"
     equal_rows = [(np.zeros((50, 2)), np.zeros((200, 2)))]
     assert describe_copying(equal_rows) == "", "nothing to compare with"
-    assert shows_copying(0.06, 1.0)
-    assert shows_copying(0.0, 0.69)
-    assert not shows_copying(0.06, 1.0, reference=0.02)
+    assert is_evidence_of_copying(0.06, 1.0)
+    assert is_evidence_of_copying(0.0, 0.69)
+    assert not is_evidence_of_copying(0.06, 1.0, reference=0.02)
 
 
 @pytest.mark.parametrize("mirror", [False, True])

@@ -148,7 +148,7 @@ class DistributedHistogramTransport:
             histograms_p,
             histograms_q,
             parts_p[0].dtype,
-            every_class_has_points=bool(has_points.all()),
+            has_points_in_every_class=bool(has_points.all()),
         )
 
     def _over_ranks(self, p: _Range, q: _Range) -> tuple[_Range, _Range]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, get_args
 
@@ -181,37 +181,59 @@ def _add_command(function: Callable[..., Result | None], *output_flags: str) -> 
     output_flags : which of "json", "quiet" and "debug" the command has
     """
     name = function.__name__
-    own_parameters = inspect.signature(function).parameters
-    takes_output = "output" in own_parameters
-    takes_settings = "settings" in own_parameters
     parameters = _parameters_of_command(function, output_flags)
+
+    def command(**values: Any) -> None:
+        _run(function, values, parameters)
+
+    # Typer reads from the signature which arguments and flags a command has.
     typer_parameters = [
         _as_typer_parameter(name, parameter) for parameter in parameters.values()
     ]
-
-    def command(**values: Any) -> None:
-        as_json = values.pop("json", False)
-        quiet = values.pop("quiet", False)
-        debug = values.pop("debug", False)
-        with exit_on_error(parameters, debug=debug):
-            if as_json and str(values.get("out")) == "-":
-                raise UsageError("--json and --out - both print", "choose one")
-            if takes_output:
-                values["output"] = Output(silent=quiet or as_json, progress=not quiet)
-            if takes_settings:
-                flags = [field.name for field in fields(Settings)]
-                settings = {flag: values.pop(flag) for flag in flags}
-                values["settings"] = Settings(**settings)
-            result = function(**values)
-            if result is not None:
-                _print_result(result, as_json, quiet)
-
-    command.__name__ = name
-    command.__doc__ = function.__doc__
     command.__annotations__ = {p.name: p.annotation for p in typer_parameters}
     signature = inspect.Signature(typer_parameters)
     command.__signature__ = signature  # type: ignore[attr-defined]
-    app.command()(command)
+    app.command(name, help=inspect.getdoc(function))(command)
+
+
+def _run(
+    function: Callable[..., Result | None],
+    values: Mapping[str, Any],
+    flags: Collection[str],
+) -> None:
+    """Run a command, and print its result.
+
+    Parameters
+    ----------
+    function : does the work
+    values : what the user gave for arguments and flags, by name
+    flags : the names of all arguments and flags
+    """
+    as_json = values.get("json", False)
+    quiet = values.get("quiet", False)
+    with exit_on_error(flags, debug=values.get("debug", False)):
+        if as_json and str(values.get("out")) == "-":
+            raise UsageError("--json and --out - both print", "choose one")
+        output = Output(silent=quiet or as_json, progress=not quiet)
+        result = function(**_arguments_of(function, values, output))
+        if result is not None:
+            _print_result(result, as_json, quiet)
+
+
+def _arguments_of(
+    function: Callable[..., Result | None], values: Mapping[str, Any], output: Output
+) -> dict[str, object]:
+    """The arguments with which a command calls its function, by name."""
+    arguments: dict[str, object] = {}
+    for name in inspect.signature(function).parameters:
+        if name == "output":
+            arguments[name] = output
+        elif name == "settings":
+            settings = {field.name: values[field.name] for field in fields(Settings)}
+            arguments[name] = Settings(**settings)
+        else:
+            arguments[name] = values[name]
+    return arguments
 
 
 def _parameters_of_command(

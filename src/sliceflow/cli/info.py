@@ -102,7 +102,7 @@ def _describe_model(model: Model) -> JsonObject:
     out: JsonObject = {
         "values of the data": "in its maps: single ones, or means of several"
     }
-    if _keeps_rows(model):
+    if _has_fitted_rows(model):
         out["values of the data"] = "all: the model keeps its rows"
     out["classes"] = [str(label) for label in getattr(model, "classes_", ())]
     if isinstance(model, TableFlow):
@@ -118,7 +118,7 @@ def _describe_model(model: Model) -> JsonObject:
     return out
 
 
-def _keeps_rows(model: Model) -> bool:
+def _has_fitted_rows(model: Model) -> bool:
     """Whether the file of a model contains the rows to which it was fitted."""
     from sliceflow import ImageFlow, TableFlow
 

@@ -62,7 +62,7 @@ def inpaint(  # noqa: PLR0913, a parameter for each flag
     y = find_class(model, label, run)
     # None leaves the known part to a model that was fitted for one.
     given_part = None if known is None else known_part
-    with _hints_at_flags(run):
+    with _errors_with_hints_at_flags(run):
         completed = model.inpaint(pictures, given_part, n=n, y=y, random_state=seed)
     completions = np.asarray(completed)
     if out.suffix.lower() == ".png":
@@ -82,7 +82,7 @@ def inpaint(  # noqa: PLR0913, a parameter for each flag
 
 
 @contextmanager
-def _hints_at_flags(run: Path) -> Iterator[None]:
+def _errors_with_hints_at_flags(run: Path) -> Iterator[None]:
     """Name the flags of a fit in the error of a model that keeps no pictures."""
     try:
         yield

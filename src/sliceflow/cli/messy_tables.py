@@ -44,7 +44,7 @@ def find_free_text(df: pd.DataFrame, kinds: Mapping[str, str]) -> list[str]:
         cells = df.iloc[:, column_index]
         if str(name) in kinds or column_kind(cells) not in ("object", "text"):
             continue
-        if not _may_be_free_text(cells):
+        if not _has_mostly_distinct_texts(cells):
             continue
         error = _error_of_column(df, column_index, None)
         if error is not None and "drop" in error.suggested_kinds:
@@ -52,7 +52,7 @@ def find_free_text(df: pd.DataFrame, kinds: Mapping[str, str]) -> list[str]:
     return names
 
 
-def _may_be_free_text(cells: pd.Series) -> bool:
+def _has_mostly_distinct_texts(cells: pd.Series) -> bool:
     """Whether most texts of a column are different; a look is cheap."""
     return bool(2 * cells.nunique() > cells.notna().sum())
 
@@ -124,7 +124,7 @@ def _helpful_flags(cells: pd.Series, error: DataError) -> list[str]:
         # Flag and text are one word, because a text may begin with a dash.
         return [f"--missing={text}" for text in odd_texts]
     for kind in reversed(error.suggested_kinds):
-        if kind.startswith("datetime") and _reads_all(cells, kind):
+        if kind.startswith("datetime") and _is_readable_as(cells, kind):
             return [f"--column={error.column}={kind}"]
     if "category" in error.suggested_kinds:
         return [f"--column={error.column}=category"]
@@ -151,7 +151,7 @@ def _odd_texts(cells: pd.Series) -> list[str]:
     return []
 
 
-def _reads_all(cells: pd.Series, kind: str) -> bool:
+def _is_readable_as(cells: pd.Series, kind: str) -> bool:
     """Whether a kind such as "datetime:%d/%m/%Y" has a format that reads all texts."""
     from sliceflow.estimators.tables.columns.formats import DateFormat
 

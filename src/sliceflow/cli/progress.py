@@ -120,8 +120,8 @@ class Forecast:
     def _middle_moment(self, first: _Moment, last: _Moment) -> _Moment:
         """The first moment in the second half of the time, before the last share."""
         for moment in self._moments[1:]:
-            in_second_half = 2 * (moment.time - first.time) >= last.time - first.time
-            if in_second_half or moment.share == last.share:
+            is_in_second_half = 2 * (moment.time - first.time) >= last.time - first.time
+            if is_in_second_half or moment.share == last.share:
                 return moment
         return last
 

@@ -53,21 +53,21 @@ class Compression:
     shared_by_conditions : whether conditions share the maps. Maps on a grid then have
         many bends, because they bend within every class. Sorted maps always have many:
         between any two particles
-    keeps_tails : whether to resolve the tails of sorted maps; otherwise they are
+    keep_tails : whether to resolve the tails of sorted maps; otherwise they are
         averages
     """
 
     n_knots: int
     max_displacement: float | None = None
     shared_by_conditions: bool = False
-    keeps_tails: bool = False
+    keep_tails: bool = False
 
     def compress(self, maps: TransportMaps) -> TransportMaps | CompressedMaps:
         """The fitted maps as the model stores them."""
         if isinstance(maps, SmoothMaps):  # they have few knots as they are
             return maps
         if isinstance(maps, KnotMaps):
-            return _compress_sorted(maps, self._n_sorted_knots, self.keeps_tails)
+            return _compress_sorted(maps, self._n_sorted_knots, self.keep_tails)
         n_knots = self._n_grid_knots
         n_bins = maps.values.shape[1] - 1
         if self.max_displacement is None or n_knots >= n_bins:
@@ -111,9 +111,9 @@ def _within_compressed_limits(n_knots: int) -> int:
 def compress_grid_evenly(grid: GridMaps, n_knots: int) -> GridMaps:
     """Maps on a coarser grid of at most `n_knots` bins, with rigid tails.
 
-    Its edges are every k-th edge of the first grid, if the least k that leaves few
-    enough divides the number of bins. Otherwise they are `n_knots` new bins, whose
-    edges lie on the lines between those of the first grid.
+    The coarser grid has every k-th edge of the given one, with the least k that leaves
+    at most `n_knots` bins. If this k does not divide the number of bins, the grid has
+    `n_knots` new bins instead, and the values at their edges are interpolated.
     """
     values = grid.values
     n_bins = values.shape[1] - 1
@@ -129,11 +129,11 @@ def compress_grid_evenly(grid: GridMaps, n_knots: int) -> GridMaps:
 
 
 def _values_at_new_edges(values: Tensor, n_bins: int) -> Tensor:
-    """The values (h, n_bins + 1) of maps at the edges of other equal bins.
+    """The values (h, n_bins + 1) of maps at the edges of `n_bins` equal bins.
 
-    `values` (h, B + 1) are those at the edges of B bins. In whole numbers, for exact
-    results: new edge e is at e·B of the n_bins·B smallest parts, and old edge b is at
-    b·n_bins.
+    They are interpolated from `values` (h, B + 1), at the edges of B equal bins. Places
+    are counted in parts of the range, n_bins·B in all, so that they are whole numbers:
+    new edge e is at place e·B, and old edge b at place b·n_bins.
     """
     n_old_bins = values.shape[1] - 1
     place = torch.arange(n_bins + 1, device=values.device) * n_old_bins
@@ -251,7 +251,8 @@ def _cell_means(t: Tensor, bounds: Tensor) -> Tensor:
     count = bounds.diff()[:, None]
     place_in_cell = torch.arange(int(count.max()), device=bounds.device)
     index = (first + place_in_cell).clamp(max=t.shape[1] - 1)
-    cells = torch.where(place_in_cell < count, t[:, index], 0.0)  # (h, E, largest cell)
+    is_in_cell = place_in_cell < count  # (E, largest cell)
+    cells = torch.where(is_in_cell, t[:, index], 0.0)  # (h, E, largest cell)
     return (cells.sum(2, dtype=torch.float64) / count[:, 0]).to(t.dtype)
 
 
@@ -267,8 +268,8 @@ def _means_of_row_cells(t: Tensor, bounds: Tensor) -> Tensor:
     sums = running_sum.gather(1, end) - running_sum.gather(1, first)
     low = t.gather(1, first.clamp(max=last))
     high = t.gather(1, (end - 1).clamp(min=0))
-    all_equal = (end == first) | (low == high)  # exact, where sums are rounded
-    mean = torch.where(all_equal, low, sums / (end - first).clamp(min=1))
+    is_constant = (end == first) | (low == high)  # then the mean is not rounded
+    mean = torch.where(is_constant, low, sums / (end - first).clamp(min=1))
     return mean.to(t.dtype).cummax(1).values
 
 
@@ -286,8 +287,8 @@ def _jumps(values: Tensor) -> Tensor | None:
     gaps = values.diff(dim=1)  # gap k is between the values k and k + 1
     if gaps.numel() == 0:
         return None
-    starts_atom, ends_atom = _atom_bounds(values)
-    is_jump = ends_atom[:, :-1] | starts_atom[:, 1:]
+    is_atom_start, is_atom_end = _atom_bounds(values)
+    is_jump = is_atom_end[:, :-1] | is_atom_start[:, 1:]
     jump_widths = torch.where(is_jump, gaps, 0.0)
     n_jumps = min(MAX_JUMPS, int((jump_widths > 0).sum(1).amax()))
     if n_jumps == 0:
@@ -302,14 +303,14 @@ def _atom_bounds(values: Tensor) -> tuple[Tensor, Tensor]:
     Within a long atom, shorter ones start and end.
     """
     size = max(2, values.shape[1] // _ATOM_ONE_IN)
-    last_start = values.shape[1] - size
-    starts = torch.zeros_like(values, dtype=torch.bool)
-    # The values ascend: if the first and the last are equal, all between them are.
-    starts[:, : last_start + 1] = values[:, : last_start + 1] == values[:, size - 1 :]
-    # An atom ends size − 1 values after its start. None starts behind `last_start`, so
-    # that nothing wraps around.
-    ends = starts.roll(size - 1, dims=1)
-    return starts, ends
+    n_places = values.shape[1] - size + 1  # where an atom of this size can start
+    # The values ascend: if the first and the last of an atom are equal, all are.
+    is_atom = values[:, :n_places] == values[:, size - 1 :]
+    is_start = torch.zeros_like(values, dtype=torch.bool)
+    is_start[:, :n_places] = is_atom
+    is_end = torch.zeros_like(is_start)
+    is_end[:, size - 1 :] = is_atom
+    return is_start, is_end
 
 
 def _with_flat_ends(knot_maps: KnotMaps) -> KnotMaps:

@@ -200,7 +200,7 @@ def _replay_in_order(
                     particles_in_whole_space=particles,
                 )
                 frame = step.make_frame(theta=model_step.theta)
-                step.move(frame, model_step.expanded_maps(), particle_rng)
+                step.move(frame, model_step.expand_maps(), particle_rng)
                 steps_done += 1
                 if steps_done in snapshots_after:
                     snapshots.append(step.current_points())
@@ -409,7 +409,7 @@ class Step:
                 stage.max_knots,
                 stage.max_displacement,
                 shared_by_conditions=self.spec.shared_condition_dim > 0,
-                keeps_tails=stage.is_axis_stage,
+                keep_tails=stage.is_axis_stage,
             )
             model_maps = compression.compress(maps)
         return ModelStep(

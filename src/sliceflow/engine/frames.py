@@ -158,8 +158,8 @@ class FrameKind(Protocol):
         step_index : int
             The index of the step in its stage.
         x_p : tensor (d, M)
-            The particles. The frame has their device and dtype. Most kinds use nothing
-            else of them.
+            The particles. The frame has their device and dtype. Most kinds do not look
+            at their values.
         condition_dim : int, default 0
             l, the dimension of the condition; 0 is none.
         x_q : tensor (d, N) or None, default None
@@ -173,11 +173,12 @@ class FrameKind(Protocol):
         ...
 
 
-def sees_condition(kind: FrameKind, x: Tensor, condition_dim: int) -> bool:
-    """Whether the condition, of this dimension, offsets projections on such frames.
+def has_condition_directions(kind: FrameKind, x: Tensor, condition_dim: int) -> bool:
+    """Whether frames of this kind have directions θ_y of the condition.
 
     The kind makes a frame for the points x (d, n), to see whether it has `theta_y`. A
-    frame that is no `DenseFrame` may project y in its own way, and counts as seeing.
+    frame that is no `DenseFrame` may project y in its own way, and counts as having
+    them.
     """
     if type(kind) in (Random, Orthogonal):  # spares a frame, slow in many columns
         return True
@@ -190,7 +191,7 @@ def frame_bytes(kind: FrameKind, d: int, condition_dim: int, itemsize: int) -> i
 
     Parameters
     ----------
-    kind : the kind of frame; one of a user's own counts as drawing `max_directions`
+    kind : the kind of frame; a user's own kind counts as drawing `max_directions`
     d, condition_dim : the dimensions of the points and of the condition
     itemsize : bytes of one value of the points
     """
@@ -204,7 +205,7 @@ def frame_bytes(kind: FrameKind, d: int, condition_dim: int, itemsize: int) -> i
     # Four arrays in float64 (drawn, joined, normalized, signed), and two in the type of
     # the particles.
     drawn_bytes = n_drawn * (4 * 8 + 2 * itemsize)
-    if isinstance(kind, MaxSliced):  # whose directions climb from those of a rotation
+    if isinstance(kind, MaxSliced):  # its directions start as rows of a rotation
         drawn_bytes += rotation_bytes(d, itemsize)
     return drawn_bytes
 
@@ -261,15 +262,15 @@ class Random:
         x_q: Tensor | None = None,
     ) -> DenseFrame:
         """The frame of a step; see `FrameKind`."""
-        seed = seed.child("fixed") if self.fixed else seed.child(step_index)
+        step_seed = seed.child("fixed") if self.fixed else seed.child(step_index)
         h = self.n_directions
         d = len(x_p)
-        normal_x = seed.child("x").normal(h, d)
-        normal_y = seed.child("y").normal(h, condition_dim)
-        joint = torch.cat((normal_x, normal_y), dim=1)
-        joint = torch.nn.functional.normalize(joint, dim=1).to(x_p.device, x_p.dtype)
-        theta_y = joint[:, d:] if condition_dim else None
-        return DenseFrame(joint[:, :d], theta_y, frame_bound=h / d)
+        normal_x = step_seed.child("x").normal(h, d)
+        normal_y = step_seed.child("y").normal(h, condition_dim)
+        joint = torch.nn.functional.normalize(torch.cat((normal_x, normal_y), 1), dim=1)
+        directions = joint.to(x_p.device, x_p.dtype)  # (h, d + l)
+        theta_y = directions[:, d:] if condition_dim else None
+        return DenseFrame(directions[:, :d], theta_y, frame_bound=h / d)
 
 
 @dataclass(frozen=True)

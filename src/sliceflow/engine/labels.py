@@ -86,16 +86,17 @@ def label_key(label: Any) -> Hashable:
 
 def check_labels(array: NDArray[Any], name: str) -> None:
     """Raise a `DataError` for missing labels, dates, and what cannot be hashed."""
-    if array.dtype.kind in "biufUS":  # missing floats are found as not finite
+    if array.dtype.kind == "f":  # so integers of pandas with NA come, too
+        missing_rows = np.flatnonzero(np.isnan(array))
+        if len(missing_rows):
+            raise _missing_label(name, np.nan, int(missing_rows[0]))
+        return
+    if array.dtype.kind in "biuUS":  # none can be missing
         return
     is_dates = array.dtype.kind in "mM"
     for row, label in enumerate(array if is_dates else array.tolist()):
         if _is_missing(label):
-            raise DataError(
-                f"{name} has no label ({format_label(label)})",
-                "drop such rows, or give them a label such as 'unknown'",
-                row=row,
-            )
+            raise _missing_label(name, label, row)
         if _is_date(label):
             fact = f"{name} has a date or duration, {format_label(label)}"
             raise DataError(fact, _DATES_HINT, row=row)
@@ -104,6 +105,15 @@ def check_labels(array: NDArray[Any], name: str) -> None:
         except TypeError as error:
             fact = f"{name} is a {type(label).__name__}, {format_label(label)}"
             raise DataError(fact, HASHABLE_HINT, row=row) from error
+
+
+def _missing_label(name: str, label: object, row: int) -> DataError:
+    """The error of a label that is missing, such as None or NaN."""
+    return DataError(
+        f"{name} has no label ({format_label(label)})",
+        "drop such rows, or give them a label such as 'unknown'",
+        row=row,
+    )
 
 
 def check_no_fractions(array: NDArray[Any], name: str) -> None:

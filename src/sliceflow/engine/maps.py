@@ -34,9 +34,12 @@ _ROUNDING_SLACK = 1e-5
 class KnotMaps:
     """Piecewise linear maps with T(knots) = values.
 
-    Beyond the first and the last knot, all move alike. If each class has its own maps,
-    there are C·h rows. `concatenate_classes` makes such maps; the rows of classes
-    with fewer knots repeat their last knot.
+    Points beyond the first or the last knot move as far as that knot. But where all
+    knots of a map have one value, or are at one place, points beyond go to the value
+    of the nearest knot.
+
+    If each class has its own maps, there are C·h rows. `concatenate_classes` makes such
+    maps; the rows of classes with fewer knots repeat their last knot.
 
     Attributes
     ----------
@@ -48,6 +51,9 @@ class KnotMaps:
     >>> maps = KnotMaps(torch.tensor([[0.0, 1.0]]), torch.tensor([[0.0, 3.0]]))
     >>> maps.displace(torch.tensor([[0.5, 2.0]]))  # T is 1.5 and 4
     tensor([[1., 2.]])
+    >>> to_five = KnotMaps(torch.tensor([[0.0, 1.0]]), torch.tensor([[5.0, 5.0]]))
+    >>> to_five.displace(torch.tensor([[1.0, 2.0, 9.0]]))  # T is 5 everywhere
+    tensor([[ 4.,  3., -4.]])
     """
 
     knots: Annotated[Tensor, ArraySpec("h k", FLOAT_DTYPES)]
@@ -69,8 +75,8 @@ class KnotMaps:
     def displace(self, z: Tensor, cloud: Cloud | None = None) -> Tensor:
         """T(z) − z for projections z (h, n) of the points `cloud`.
 
-        T is linear between knots, and beyond the ends T(z) − z is constant. If the
-        cloud has class slices, the points of each class move by the maps of that class.
+        If the cloud has class slices, the points of each class move by the maps of that
+        class.
         """
         backend = kernels.for_tensor(z)
 
@@ -79,7 +85,7 @@ class KnotMaps:
 
         return kernels.displace_by_class(z, _class_starts(cloud), displace)
 
-    def shrunk(
+    def shrink(
         self,
         mean_squared_displacement: Tensor,
         thresholds: Tensor,
@@ -91,18 +97,18 @@ class KnotMaps:
 
         Parameters
         ----------
-        mean_squared_displacement : w (h,), that of the particles
+        mean_squared_displacement : w (h,), of the particles by each map
         thresholds : r (C,), one for each class; (1,) without classes
-        variance : σ² (h,); None takes that of the knots, which are particles
+        variance : σ² (h,); None takes the variance of the knots, which are particles
         """
         if variance is None:
             variance = self._knot_variance()
-        factors = kernels.for_tensor(self.knots).shrink_factor(
+        shrink_factors = kernels.for_tensor(self.knots).shrink_factors(
             mean_squared_displacement.double(), thresholds, variance
         )
-        weights = factors[:, None].to(self.values.dtype)
+        weights = shrink_factors[:, None].to(self.values.dtype)
         values = torch.lerp(self.knots, self.values, weights)
-        return replace(self, values=values), factors
+        return replace(self, values=values), shrink_factors
 
     def _knot_variance(self) -> Tensor:
         """The variance (h,) or (C·h,) of each map's knots; 0 if it moves nothing."""
@@ -172,8 +178,10 @@ def _repeat_last(rows: Tensor, n: int) -> Tensor:
 class GridMaps:
     """Maps on a uniform grid of [lo, hi], which send edge b to values[:, b].
 
-    T is linear between the edges of B equal bins, and beyond the ends T(z) − z is
-    constant. If each class has its own maps, there are C·h rows.
+    T is linear between the edges of B equal bins. Points beyond the range move as far
+    as its nearer end. But where all edges of a map have one value, or its range is
+    empty, points beyond go to the value of the nearer end. If each class has its own
+    maps, there are C·h rows.
 
     Attributes
     ----------
@@ -187,6 +195,11 @@ class GridMaps:
     >>> maps = GridMaps(torch.zeros(1), torch.ones(1), torch.tensor([[0.0, 1.0, 3.0]]))
     >>> maps.displace(torch.tensor([[0.75]]))  # T is 2
     tensor([[1.2500]])
+    >>> maps.displace(torch.tensor([[5.0]]))  # as far as the end, from 1 to 3
+    tensor([[2.]])
+    >>> to_five = GridMaps(torch.zeros(1), torch.ones(1), torch.tensor([[5.0, 5.0]]))
+    >>> to_five.displace(torch.tensor([[9.0]]))  # T is 5 everywhere
+    tensor([[-4.]])
     """
 
     lo: Annotated[Tensor, ArraySpec("h", FLOAT_DTYPES)]
@@ -214,18 +227,18 @@ class GridMaps:
             z, self.lo, self.hi, self.values, _class_starts(cloud)
         )
 
-    def shrunk(
+    def shrink(
         self,
         mean_squared_displacement: Tensor,
         thresholds: Tensor,
         variance: Tensor | None = None,
     ) -> tuple[GridMaps, Tensor]:
-        """Maps nearer to the identity, and their factors; see `KnotMaps.shrunk`.
+        """Maps nearer to the identity, and their factors; see `KnotMaps.shrink`.
 
-        Without a `variance`, it is that of the particles as `counts` has them.
+        If `variance` is None, it is computed from `counts`.
         """
         assert self.counts is not None, "only a fit shrinks its maps"
-        values, factors = kernels.for_tensor(self.values).shrink(
+        values, shrink_factors = kernels.for_tensor(self.values).shrink(
             self.lo,
             self.hi,
             self.values,
@@ -234,7 +247,7 @@ class GridMaps:
             thresholds,
             variance,
         )
-        return replace(self, values=values), factors
+        return replace(self, values=values), shrink_factors
 
 
 TransportMaps = KnotMaps | GridMaps | SmoothMaps

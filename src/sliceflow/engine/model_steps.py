@@ -31,7 +31,8 @@ class CompressedMaps:
     Knot k of a map is at edge `edges[:, k]` of its `n_bins` bins, and moves by
     ``quantized_displacements[:, k] · 2**exponent``. The displacement D is linear
     between knots. The first knot is at edge 0, the last at edge `n_bins`. `dtype` is
-    that of the grid's values. If each class has its own maps, h stands for C·h.
+    the type of the values on the expanded grid. If each class has its own maps, h
+    stands for C·h.
 
     Identity maps can be left out. Then `map_indices` (h,) are the indices of the stored
     maps among all `n_maps` maps. If none are left out, `map_indices` is None.
@@ -63,10 +64,10 @@ class CompressedMaps:
         is_float = self.dtype in (torch.float32, torch.float64)
         if not 2 <= n_knots <= MAX_COMPRESSED_KNOTS or not is_float:
             raise ValueError(f"compressed maps have {n_knots} knots of {self.dtype}")
-        from_first = bool((edges[:, 0] == 0).all())
-        to_last = bool((edges[:, -1] == self.n_bins).all())
-        ascend = bool((edges[:, :-1] < edges[:, 1:]).all())
-        if not (from_first and to_last and ascend):
+        is_from_first = bool((edges[:, 0] == 0).all())
+        is_to_last = bool((edges[:, -1] == self.n_bins).all())
+        is_ascending = bool((edges[:, :-1] < edges[:, 1:]).all())
+        if not (is_from_first and is_to_last and is_ascending):
             raise ValueError(
                 f"compressed maps have knots that do not ascend from 0 to {self.n_bins}"
             )
@@ -80,8 +81,8 @@ class CompressedMaps:
             return
         if len(self.map_indices) == 0:
             return
-        ascend = bool((self.map_indices[:-1] < self.map_indices[1:]).all())
-        if not ascend or int(self.map_indices[-1]) >= self.n_maps:
+        is_ascending = bool((self.map_indices[:-1] < self.map_indices[1:]).all())
+        if not is_ascending or int(self.map_indices[-1]) >= self.n_maps:
             raise ValueError(
                 f"compressed maps have indices that do not ascend below {self.n_maps}"
             )
@@ -98,7 +99,7 @@ class CompressedMaps:
                 f"compressed maps reach beyond the numbers of {self.dtype}"
             )
 
-    def to_grid(self) -> GridMaps:
+    def expand(self) -> GridMaps:
         """The maps on their whole grid, made to ascend.
 
         The bits are the same on every device.
@@ -116,7 +117,10 @@ class CompressedMaps:
         return GridMaps(maps.lo, maps.hi, values)
 
     def with_identity_maps(self) -> CompressedMaps:
-        """The maps with the identity maps that were left out. A GPU need not wait."""
+        """All maps: the stored ones, and the identity maps that were left out.
+
+        The CPU does not wait for a GPU here.
+        """
         if self.map_indices is None:
             return self
         map_indices = self.map_indices
@@ -135,17 +139,17 @@ class CompressedMaps:
         ).with_canonical_identity_maps()
 
     def without_identity_maps(self) -> CompressedMaps:
-        """The maps without those that are the identity."""
+        """The maps without identity maps, which move nothing."""
         if self.map_indices is not None:
             return self
-        moving = self.quantized_displacements.any(1).nonzero()[:, 0]
+        map_indices = self.quantized_displacements.any(1).nonzero()[:, 0]
         return replace(
             self,
-            lo=self.lo[moving],
-            hi=self.hi[moving],
-            edges=self.edges[moving],
-            quantized_displacements=self.quantized_displacements[moving],
-            map_indices=moving,
+            lo=self.lo[map_indices],
+            hi=self.hi[map_indices],
+            edges=self.edges[map_indices],
+            quantized_displacements=self.quantized_displacements[map_indices],
+            map_indices=map_indices,
         )
 
     def with_canonical_identity_maps(self) -> CompressedMaps:
@@ -193,8 +197,8 @@ class ModelStep:
             return replace(self, maps=self.maps.without_identity_maps())
         return self
 
-    def expanded_maps(self) -> TransportMaps:
+    def expand_maps(self) -> TransportMaps:
         """The maps in the form that moves particles."""
         if isinstance(self.maps, CompressedMaps):
-            return self.maps.to_grid()
+            return self.maps.expand()
         return self.maps

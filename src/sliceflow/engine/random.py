@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    # A kernel: ``draw(first, n, key, device)`` is the n quads (n, 4) of numbers of the
+    # counters from `first` on.
+    _DrawQuads = Callable[[int, int, tuple[int, int], torch.device | str], Tensor]
+
 # What draws numbers imports torch, and the kernels, itself. They take seconds to
 # import, and a table takes only seeds from here: numpy draws its numbers.
 
@@ -102,10 +106,11 @@ class Seed:
         device: torch.device | str = "cpu",
         part: slice | None = None,
     ) -> Tensor:
-        """(rows, columns) numbers in (0, 1), or a `part` of the columns.
+        """(rows, columns) numbers in (0, 1); only a `part` of the columns, if asked.
 
         They are multiples of 2⁻³². Row i depends on `first_row + i` alone. Without a
-        dtype they are float64.
+        dtype they are float64. A part has the numbers that its columns would have in
+        the whole, which is not stored.
         """
         import torch
 
@@ -119,40 +124,12 @@ class Seed:
         ) -> Tensor:
             return uniform(first, n, key, device, drawn_dtype)
 
-        return self._numbers(draw, rows, columns, first_row, drawn_dtype, device, part)
-
-    def uniform_part(
-        self,
-        rows: int,
-        columns: int,
-        part: slice,
-        *,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str = "cpu",
-    ) -> Tensor:
-        """``uniform(rows, columns)[:, part]``, without storing the rest."""
-        import torch
-
+        all_columns = slice(0, columns)
+        part = all_columns if part is None else part
         # On a GPU a call per row would cost more than the unused numbers.
-        if part == slice(0, columns) or torch.device(device).type != "cpu":
-            return self.uniform(rows, columns, dtype=dtype, device=device, part=part)
-        quads_per_row = math.ceil(columns / _WORDS_PER_COUNTER)
-        # Only the quads of a row that hold the part are drawn.
-        first_quad = part.start // _WORDS_PER_COUNTER
-        end_quad = math.ceil(part.stop / _WORDS_PER_COUNTER)
-        n_before = part.start - first_quad * _WORDS_PER_COUNTER
-        part_size = part.stop - part.start
-        out_dtype = torch.float64 if dtype is None else dtype
-        out = torch.empty((rows, part_size), dtype=out_dtype)
-        for row in range(rows):
-            quads = self.uniform(
-                end_quad - first_quad,
-                _WORDS_PER_COUNTER,
-                first_row=row * quads_per_row + first_quad,
-                dtype=dtype,
-            )
-            out[row] = quads.view(-1)[n_before : n_before + part_size]
-        return out
+        if part != all_columns and torch.device(device).type == "cpu":
+            return self._part_of_rows(draw, rows, columns, first_row, drawn_dtype, part)
+        return self._numbers(draw, rows, columns, first_row, drawn_dtype, device, part)
 
     def normal(
         self,
@@ -205,7 +182,7 @@ class Seed:
 
     def _numbers(
         self,
-        draw: Callable[[int, int, tuple[int, int], torch.device | str], Tensor],
+        draw: _DrawQuads,
         rows: int,
         columns: int,
         first_row: int,
@@ -213,10 +190,9 @@ class Seed:
         device: torch.device | str,
         part: slice | None = None,
     ) -> Tensor:
-        """Numbers (rows, columns), or a `part` of the columns.
+        """Numbers (rows, columns); only a `part` of the columns, if there is one.
 
-        ``draw(first, n, key, device)`` is a kernel: the n quads (n, 4) of the counters
-        from `first` on. They are drawn by blocks of rows, which bounds the memory.
+        All columns are drawn, by blocks of rows, which bounds the memory.
         """
         import torch
 
@@ -232,4 +208,33 @@ class Seed:
             quads = draw(first_quad, n_rows * quads_per_row, key, device)
             numbers = quads.view(n_rows, quads_per_row * _WORDS_PER_COUNTER)
             out[begin : begin + n_rows] = numbers[:, part]
+        return out
+
+    def _part_of_rows(
+        self,
+        draw: _DrawQuads,
+        rows: int,
+        columns: int,
+        first_row: int,
+        dtype: torch.dtype,
+        part: slice,
+    ) -> Tensor:
+        """The `part` of the columns that `_numbers` has, on the CPU.
+
+        Of each row, only the quads that hold the part are drawn.
+        """
+        import torch
+
+        quads_per_row = math.ceil(columns / _WORDS_PER_COUNTER)
+        first_quad = part.start // _WORDS_PER_COUNTER
+        end_quad = math.ceil(part.stop / _WORDS_PER_COUNTER)
+        n_quads = end_quad - first_quad
+        n_before = part.start - first_quad * _WORDS_PER_COUNTER
+        part_size = part.stop - part.start
+        key = self.key
+        out = torch.empty((rows, part_size), dtype=dtype)
+        for row in range(rows):
+            first_counter = (first_row + row) * quads_per_row + first_quad
+            quads = draw(first_counter, n_quads, key, "cpu")
+            out[row] = quads.view(-1)[n_before : n_before + part_size]
         return out

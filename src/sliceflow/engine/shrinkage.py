@@ -50,7 +50,7 @@ class ShrunkTransport:
         max(0, 1 − κ·σ²·(1/m + 1/n)/w),
 
     the factor of James and Stein. Maps whose w is less than κ·σ²·(1/m + 1/n) become the
-    identity; that of noise alone is as much on average if κ = 3.
+    identity; with κ = 3 this is the mean w of maps that are noise alone.
 
     If each class has its own maps, m, n and σ² are those of the class. If classes share
     the maps, ξ spreads them along each map, and noise adds up over the classes: σ² is
@@ -78,7 +78,7 @@ class ShrunkTransport:
         variance = None
         if self.n_shared_classes:
             variance = self._variance_within_classes(z_q, batch)
-        maps, factors = fitted_maps.shrunk(
+        maps, shrink_factors = fitted_maps.shrink(
             solution.mean_squared_displacement,
             _as_tensor(self._thresholds, z_p.device),
             variance,
@@ -86,14 +86,15 @@ class ShrunkTransport:
         dz = solution.dz
         if dz is not None:
             slices_p = None if batch.class_slices is None else batch.class_slices[0]
-            dz = _scale(dz, factors, slices_p)
-        is_active = (factors > 0).to(factors.dtype)
-        return solution._replace(maps=maps, dz=dz, active_fraction=is_active.mean())
+            dz = _scale(dz, shrink_factors, slices_p)
+        is_active = shrink_factors > 0
+        active_fraction = is_active.to(shrink_factors.dtype).mean()
+        return solution._replace(maps=maps, dz=dz, active_fraction=active_fraction)
 
     @property
     def _thresholds(self) -> tuple[float, ...]:
         """κ·(1/m + 1/n): the least w/σ² of a map that is not the identity."""
-        return tuple(self.kappa * factor for factor in self.noise_factors)
+        return tuple(self.kappa * noise_factor for noise_factor in self.noise_factors)
 
     def _require_known_particles(self, maps: TransportMaps) -> KnotMaps | GridMaps:
         """Fitted maps that know the variance of their particles, or raise."""
@@ -126,7 +127,8 @@ def shrunk_flow(
 ) -> FlowSpec:
     """The flow with shrunk maps.
 
-    Axis stages keep theirs, and so do those with the indices `unshrunk_stages`.
+    The maps of axis stages, and of stages with the indices `unshrunk_stages`, stay as
+    they are.
     """
     stages: list[Stage] = []
     for i, stage in enumerate(spec.stages):
@@ -160,7 +162,7 @@ def compute_noise_factors(
 
     Returns
     -------
-    factors : (1,), or (C,), one for each class, if they have separate maps
+    noise_factors : (1,), or (C,), one for each class, if they have separate maps
     """
     share_p = _share_of_batch(m, batch_size)
     share_q = _share_of_batch(n, batch_size) * distinct_share
@@ -232,9 +234,9 @@ def _rounded(x: Tensor) -> Tensor:
     return torch.ldexp(mantissa, exponent)
 
 
-def _scale(dz: Tensor, factors: Tensor, slices_p: ClassSlices | None) -> Tensor:
+def _scale(dz: Tensor, shrink_factors: Tensor, slices_p: ClassSlices | None) -> Tensor:
     """Displacements dz (h, M) times the factors of their maps, (h,) or (C·h,)."""
-    factors = factors[:, None].to(dz.dtype)
+    factors = shrink_factors[:, None].to(dz.dtype)
     if slices_p is None:
         return dz * factors
     scaled = torch.empty_like(dz)

@@ -187,7 +187,7 @@ class SortedTransport:
         """
         h = len(z_p)
         maps: list[KnotMaps | None] = []
-        mean_squares = []
+        mean_squared_displacements = []
         data_per_map = []
         dz = torch.zeros_like(z_p)
         for slice_p, slice_q in zip(slices_p.slices, slices_q.slices, strict=True):
@@ -195,18 +195,18 @@ class SortedTransport:
             class_q = z_q[:, slice_q]
             if class_p.shape[1] == 0 or class_q.shape[1] == 0:
                 maps.append(None)
-                mean_squares.append(z_p.new_zeros(h))
+                mean_squared_displacements.append(z_p.new_zeros(h))
                 data_per_map.append(0)
                 continue
             solution = self._solve_shared_maps(class_p, class_q)
             maps.append(solution.maps)
-            mean_squares.append(solution.mean_squared_displacement)
+            mean_squared_displacements.append(solution.mean_squared_displacement)
             data_per_map.append(class_q.shape[1])
             dz[:, slice_p] = solution.dz
         data_of_classes = torch.tensor(data_per_map, device=z_p.device)
         return TransportSolution(
             concatenate_classes(maps, h, z_p),
-            torch.cat(mean_squares),
+            torch.cat(mean_squared_displacements),
             dz,
             data_per_map=data_of_classes.repeat_interleave(h),
         )
@@ -331,12 +331,13 @@ def _paper_maps(sorted_p: Tensor, sorted_q: Tensor) -> tuple[KnotMaps, Tensor]:
 def _weighted_paper_maps(
     sorted_p: Tensor, sorted_q: Tensor, sorted_weights: Tensor
 ) -> tuple[KnotMaps, Tensor]:
-    """The same for data with weights (h, N), which differ in order by direction.
+    """The maps and images as `_paper_maps` gives them, for data with weights.
 
-    Each direction then has M + N knots of its own, of which some may be equal.
+    The weights (h, N) are in the order of the data, which differs by direction. So each
+    direction has M + N knots of its own, of which some may be equal.
     """
     h = len(sorted_p)
-    # A row for each direction, because those of the data differ.
+    # One row for each direction, as the data have: weights differ in their order.
     at_p = _sample_probabilities(sorted_p).expand(h, -1).contiguous()
     weights = sorted_weights.double()
     weight_below = weights.cumsum(1) - weights
@@ -395,17 +396,17 @@ def _with_last_of_ties(values: Tensor, z: Tensor) -> Tensor:
     one row to the next.
     """
     pad = torch.nn.functional.pad
-    equals_next = pad(z[:, 1:] == z[:, :-1], (0, 1))
+    is_equal_to_next = pad(z[:, 1:] == z[:, :-1], (0, 1))
     # What is overwritten: all of a tie but its last, as indices of the flattened rows.
     # In the example these are 0 1 4, and the comments below go on with it.
-    tied = equals_next.view(-1).nonzero()[:, 0]
+    tied = is_equal_to_next.view(-1).nonzero()[:, 0]
     if len(tied) == 0:
         return values
     is_gap = tied.diff() > 1  # no, yes: 0 1 are of one tie, and 4 is of the next
-    begins_tie = pad(is_gap, (1, 0), value=True)  # yes, no, yes
-    ends_tie = pad(is_gap, (0, 1), value=True)  # no, yes, yes
-    last_of_ties = tied[ends_tie] + 1  # 2 5
-    tie_of_each = begins_tie.cumsum(0) - 1  # 0 0 1
+    is_first_of_tie = pad(is_gap, (1, 0), value=True)  # yes, no, yes
+    is_last_of_tie = pad(is_gap, (0, 1), value=True)  # no, yes, yes
+    last_of_ties = tied[is_last_of_tie] + 1  # 2 5
+    tie_of_each = is_first_of_tie.cumsum(0) - 1  # 0 0 1
     flat_values = values.view(-1)
     flat_values[tied] = flat_values[last_of_ties[tie_of_each]]
     return values
@@ -458,7 +459,7 @@ class HistogramTransport:
             self.count_by_class(z_p, slices_p),
             self.count_by_class(z_q, slices_q),
             z_p.dtype,
-            every_class_has_points=not slices_p.empty and not slices_q.empty,
+            has_points_in_every_class=not slices_p.empty and not slices_q.empty,
         )
 
     def count(self, z: Tensor, weights: Tensor | None = None) -> Histograms:
@@ -477,7 +478,7 @@ class HistogramTransport:
         return Histograms(counts, lo, hi)
 
     def bin_range(self, lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
-        """The range that the bins cover for values from lo to hi."""
+        """The range that bins cover, for values from lo to hi."""
         return lo, hi
 
 
@@ -504,7 +505,7 @@ class AlignedHistogramTransport(HistogramTransport):
             z_class = z[:, class_slice]
             if z_class.shape[1]:
                 parts.append(self.count(z_class))
-            else:  # it has no range: that of any point will do
+            else:  # a class without points has no range: any range will do
                 of_first_point = self.count(z[:, :1])
                 no_counts = torch.zeros_like(of_first_point.counts)
                 parts.append(of_first_point._replace(counts=no_counts))
@@ -526,8 +527,8 @@ def solve_histograms(
 
     `dtype` is the type of the maps' values.
     """
-    maps, mean_squares = _compose(histograms_p, histograms_q, dtype)
-    return TransportSolution(maps, mean_squares)
+    maps, mean_squared_displacement = _compose(histograms_p, histograms_q, dtype)
+    return TransportSolution(maps, mean_squared_displacement)
 
 
 def solve_class_histograms(
@@ -535,7 +536,7 @@ def solve_class_histograms(
     histograms_q: Histograms,
     dtype: torch.dtype,
     *,
-    every_class_has_points: bool,
+    has_points_in_every_class: bool,
 ) -> TransportSolution:
     """Solve for the maps of every class at once, from histograms with C·h rows.
 
@@ -543,25 +544,26 @@ def solve_class_histograms(
     ----------
     histograms_p, histograms_q : of the particles and of the data
     dtype : the type of the maps' values
-    every_class_has_points : False if a class has no particles, or no data. The maps of
-        such a class move nothing, and count as maps to no data. True spares a pass over
-        all maps
+    has_points_in_every_class : False if a class has no particles, or no data. The maps
+        of such a class move nothing, and count as maps to no data. True spares a pass
+        over all maps
     """
-    maps, mean_squares = _compose(histograms_p, histograms_q, dtype)
+    maps, mean_squared_displacement = _compose(histograms_p, histograms_q, dtype)
     data_per_map = histograms_q.counts.sum(1)
-    if not every_class_has_points:
+    if not has_points_in_every_class:
         has_points = (histograms_p.counts.sum(1) > 0) & (data_per_map > 0)
-        maps = _or_identity(maps, has_points)
-        mean_squares = mean_squares.where(has_points, 0.0)
+        maps = _with_identity_where_empty(maps, has_points)
+        mean_squared_displacement = mean_squared_displacement.where(has_points, 0.0)
         data_per_map = data_per_map.where(has_points, 0)
-    return TransportSolution(maps, mean_squares, data_per_map=data_per_map)
+    return TransportSolution(maps, mean_squared_displacement, data_per_map=data_per_map)
 
 
 def _compose(
     histograms_p: Histograms, histograms_q: Histograms, dtype: torch.dtype
 ) -> tuple[GridMaps, Tensor]:
     """The maps F_q⁻¹ ∘ F_p, and their mean squared displacements (h,)."""
-    values, mean_squares = kernels.for_tensor(histograms_p.counts).compose_histograms(
+    backend = kernels.for_tensor(histograms_p.counts)
+    values, mean_squared_displacement = backend.compose_histograms(
         counts_p=histograms_p.counts,
         lo_p=histograms_p.lo,
         hi_p=histograms_p.hi,
@@ -572,33 +574,34 @@ def _compose(
     maps = GridMaps(
         histograms_p.lo, histograms_p.hi, values.to(dtype), histograms_p.counts
     )
-    return maps, mean_squares
+    return maps, mean_squared_displacement
 
 
-def _or_identity(maps: GridMaps, is_kept: Tensor) -> GridMaps:
-    """The maps of a fit where `is_kept` (h,) is True, and the identity elsewhere."""
+def _with_identity_where_empty(maps: GridMaps, has_points: Tensor) -> GridMaps:
+    """The maps of a fit where `has_points` (h,) is True, and the identity elsewhere."""
     assert maps.counts is not None, "a fit knows them"
     edges = torch.linspace(
         -1, 1, maps.values.shape[1], dtype=torch.float64, device=maps.values.device
     )
     # A range of positive width: beyond it, a map moves as at its ends, by 0.
     return GridMaps(
-        lo=maps.lo.where(is_kept, -1.0),
-        hi=maps.hi.where(is_kept, 1.0),
-        values=maps.values.where(is_kept[:, None], edges.to(maps.values.dtype)),
-        counts=maps.counts.where(is_kept[:, None], 1),
+        lo=maps.lo.where(has_points, -1.0),
+        hi=maps.hi.where(has_points, 1.0),
+        values=maps.values.where(has_points[:, None], edges.to(maps.values.dtype)),
+        counts=maps.counts.where(has_points[:, None], 1),
     )
 
 
 @dataclass(frozen=True)
 class AutoTransport:
-    """Sorts up to `max_sorted` particles and data in total, and counts more of them.
+    """Transport by sorting if there are few points, and by counting if there are many.
 
-    It is a `SortedTransport` or a `HistogramTransport`. Sorting is exact, and fast
-    enough for few points. Counting takes two passes over memory for any number of them.
-    There are more bins than in a `HistogramTransport` by default: this is for vectors,
-    which have few directions, so that finer maps cost little. Pictures have thousands
-    of directions, whose maps would fill the memory.
+    It is a `SortedTransport` for up to `max_sorted` particles and data in total, and a
+    `HistogramTransport` for more. Sorting is exact, and fast enough for few points.
+    Counting takes two passes over memory for any number of points. By default there are
+    more bins than in a `HistogramTransport`: this transport is for vectors, which have
+    few directions, so that finer maps cost little. Pictures have thousands of
+    directions, whose maps would fill the memory.
 
     Parameters
     ----------

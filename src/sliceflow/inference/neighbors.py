@@ -81,8 +81,8 @@ class NeighborSampler:
 
     def _is_outside(self, theta: Floats) -> Mask:
         """Whether any parameter of each sample (…, d) is beyond its bounds: (…)."""
-        beyond = (theta < self.low) | (theta > self.high)
-        return np.asarray(beyond.any(-1))
+        is_beyond = (theta < self.low) | (theta > self.high)
+        return np.asarray(is_beyond.any(-1))
 
     def _reflect(self, samples: Floats) -> Floats:
         """Mirror what is beyond a bound in samples (…, d) at that bound.

@@ -74,14 +74,14 @@ class Prior:
 
     def log_prob(self, theta: Floats) -> Floats:
         """Log-densities (n,) of parameters (n, d), up to a constant; −∞ outside."""
-        beyond = (theta < self.low) | (theta > self.high)
-        outside = np.asarray(beyond.any(axis=1))
-        outside |= (theta[:, self.is_logged] <= 0).any(axis=1)
-        values = take_logs(np.where(outside[:, None], 1.0, theta), self.is_logged)
+        is_beyond = (theta < self.low) | (theta > self.high)
+        is_outside = np.asarray(is_beyond.any(axis=1))
+        is_outside |= (theta[:, self.is_logged] <= 0).any(axis=1)
+        values = take_logs(np.where(is_outside[:, None], 1.0, theta), self.is_logged)
         deviation = values[:, ~self.is_uniform] - self.mean
         log_prob = -0.5 * ((deviation @ self.precision) * deviation).sum(axis=1)
         log_prob -= values[:, self.is_logged].sum(axis=1)
-        return np.where(outside, -np.inf, log_prob)
+        return np.where(is_outside, -np.inf, log_prob)
 
     def __str__(self) -> str:
         kinds = []

@@ -129,8 +129,8 @@ def _differences(theta: Floats, others: Ints, numbers: _MoveNumbers) -> Floats:
     second_theta = np.take_along_axis(theta, others[second][:, :, None], axis=1)
     differences = first_theta - second_theta
     is_partial = numbers.partial < PARTIAL_SHARE
-    stays = numbers.coordinates > MEAN_COORDINATES / d
-    differences[is_partial[:, :, None] & stays] = 0
+    is_fixed = numbers.coordinates > MEAN_COORDINATES / d
+    differences[is_partial[:, :, None] & is_fixed] = 0
     return np.asarray(differences)
 
 
@@ -176,13 +176,13 @@ class ChainMover:
             self.n_moves += 1
             order = seed.child("halves").permutation(n).numpy()
             halves = (order[: n // 2], order[n // 2 :])
-            accepted = np.zeros((q, n), bool)
+            is_accepted = np.zeros((q, n), bool)
             for i, moving in enumerate(halves):
-                accepted[:, moving] = self._move_half(
+                is_accepted[:, moving] = self._move_half(
                     chains, moving, halves[1 - i], power, seed.child("half", i)
                 )
             if adapt:
-                excess = accepted.mean(axis=1) - TARGET_ACCEPTANCE
+                excess = is_accepted.mean(axis=1) - TARGET_ACCEPTANCE
                 self.log_length += ADAPTATION_RATE * excess
 
     def _move_half(
@@ -198,7 +198,7 @@ class ChainMover:
 
         Returns
         -------
-        accepted : (q, n), which moves were accepted
+        is_accepted : (q, n), which moves were accepted
         """
         q, _, d = chains.theta.shape
         numbers = _MoveNumbers.draw(q, len(moving), d, seed.child("uniform"))
@@ -230,29 +230,29 @@ class ChainMover:
 
         Returns
         -------
-        accepted : (q, n), which chains have moved
+        is_accepted : (q, n), which chains have moved
         """
         log_likelihood, log_prior = self._evaluate(proposed)
         log_ratio = power[:, None] * (log_likelihood - chains.log_likelihood[:, moving])
         log_ratio += log_prior - chains.log_prior[:, moving]
-        accepted = np.log(uniform) < log_ratio
-        observation, moved = np.nonzero(accepted)
+        is_accepted = np.log(uniform) < log_ratio
+        observation, moved = np.nonzero(is_accepted)
         changed = (observation, moving[moved])
-        chains.theta[changed] = proposed[accepted]
-        chains.log_likelihood[changed] = log_likelihood[accepted]
-        chains.log_prior[changed] = log_prior[accepted]
-        return np.asarray(accepted)
+        chains.theta[changed] = proposed[is_accepted]
+        chains.log_likelihood[changed] = log_likelihood[is_accepted]
+        chains.log_prior[changed] = log_prior[is_accepted]
+        return np.asarray(is_accepted)
 
     def _evaluate(self, theta: Floats) -> tuple[Floats, Floats]:
         """Log-likelihoods and log-priors (q, n) of parameters (q, n, d)."""
         q, n, d = theta.shape
         log_prior = self.log_prior(theta.reshape(q * n, d)).reshape(q, n)
         log_likelihood = np.full((q, n), -np.inf)
-        possible = np.isfinite(log_prior)
-        observations = np.nonzero(possible)[0]
+        is_possible = np.isfinite(log_prior)
+        observations = np.nonzero(is_possible)[0]
         if len(observations):
-            log_likelihood[possible] = self.log_likelihood(
-                theta[possible], observations
+            log_likelihood[is_possible] = self.log_likelihood(
+                theta[is_possible], observations
             )
         return log_likelihood, log_prior
 

@@ -104,13 +104,13 @@ class Kernels(Protocol):
         hi: Tensor,
         values: Tensor,
         counts: Tensor,
-        cost: Tensor,
-        threshold: Tensor,
+        mean_squared_displacement: Tensor,
+        thresholds: Tensor,
         variance: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]: ...
 
-    def shrink_factor(
-        self, cost: Tensor, threshold: Tensor, variance: Tensor
+    def shrink_factors(
+        self, mean_squared_displacement: Tensor, thresholds: Tensor, variance: Tensor
     ) -> Tensor: ...
 
     def displace_grid(

@@ -25,7 +25,7 @@ from sliceflow.kernels.reference import (
     lift_tiles,
     padded_size,
     shrink,
-    shrink_factor,
+    shrink_factors,
 )
 from sliceflow.kernels.reference.compressed_maps import (
     EVEN_SHARE_OF_KNOTS,
@@ -63,7 +63,7 @@ __all__ = [  # every kernel; some are those of the reference
     "philox",
     "project_tiles",
     "shrink",
-    "shrink_factor",
+    "shrink_factors",
     "sort_rows",
     "take_points",
     "uniform",
@@ -619,7 +619,15 @@ def _compose_values(counts_p, is_point, counts_q, lo_q, bin_width_q, values, eps
 
 @_jit
 def _compose_histograms(
-    counts_p, lo_p, hi_p, counts_q, lo_q, hi_q, values, cost, epsilon
+    counts_p,
+    lo_p,
+    hi_p,
+    counts_q,
+    lo_q,
+    hi_q,
+    values,
+    mean_squared_displacement,
+    epsilon,
 ):
     h, n_p = counts_p.shape
     n_q = counts_q.shape[1]
@@ -642,7 +650,7 @@ def _compose_histograms(
             right = values[j, b + 1] - (lo_p[j] + (b + 1) * bin_width_p)
             total += counts_p[j, b] * (left * left + left * right + right * right)
             left = right
-        cost[j] = total / (3.0 * counts_p[j].sum())
+        mean_squared_displacement[j] = total / (3.0 * counts_p[j].sum())
 
 
 def compose_histograms(
@@ -656,12 +664,14 @@ def compose_histograms(
     values = torch.empty(
         (counts_p.shape[0], counts_p.shape[1] + 1), dtype=torch.float64
     )
-    cost = torch.empty(len(values), dtype=torch.float64)
+    mean_squared_displacement = torch.empty(len(values), dtype=torch.float64)
     arrays = [_array(t) for t in (counts_p, lo_p, hi_p, counts_q, lo_q, hi_q)]
     over_rows(
-        _compose_histograms, [*arrays, values.numpy(), cost.numpy()], CDF_TOLERANCE
+        _compose_histograms,
+        [*arrays, values.numpy(), mean_squared_displacement.numpy()],
+        CDF_TOLERANCE,
     )
-    return values, cost
+    return values, mean_squared_displacement
 
 
 @_jit

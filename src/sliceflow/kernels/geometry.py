@@ -52,7 +52,7 @@ class TileGeometry:
         return (tile * self.values_per_tile + channel + in_tile).view(-1)
 
     @cached_property
-    def beyond(self) -> Tensor:
+    def beyond_indices(self) -> Tensor:
         """The indices of the values of all tiles that lie beyond the picture."""
         is_beyond = torch.ones(self.n_directions, dtype=torch.bool)
         is_beyond[self.scatter_index] = False

@@ -113,11 +113,12 @@ def _smoothed_shares(column: Floats, values: Floats) -> Floats:
     Missing cells count as one value.
     """
     # NaN is never equal to itself; no real cell is infinite.
-    column = np.where(np.isnan(column), np.inf, column)
-    values = np.where(np.isnan(values), np.inf, values)
-    distinct, counts = np.unique(column, return_counts=True)
-    index = np.searchsorted(distinct, values).clip(max=len(distinct) - 1)
-    count = np.where(distinct[index] == values, counts[index], 0)
+    cells = np.where(np.isnan(column), np.inf, column)
+    wanted = np.where(np.isnan(values), np.inf, values)
+    distinct, counts = np.unique(cells, return_counts=True)
+    index = np.searchsorted(distinct, wanted).clip(max=len(distinct) - 1)
+    is_found = distinct[index] == wanted
+    count = np.where(is_found, counts[index], 0)
     return np.asarray((count + _PRIOR_COUNT) / (len(column) + 1))
 
 

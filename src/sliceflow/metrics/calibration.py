@@ -90,8 +90,8 @@ class Calibration:
         True
         """
         require(is_real(share, 0, 1), "share", share, "a number from 0 to 1")
-        inside = np.abs(2 * self.probabilities - 1) <= share
-        return np.asarray(inside.mean(axis=0))
+        is_inside = np.abs(2 * self.probabilities - 1) <= share
+        return np.asarray(is_inside.mean(axis=0))
 
     @property
     def verdict(self) -> str:

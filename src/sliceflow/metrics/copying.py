@@ -338,7 +338,7 @@ def describe_copying(pairs: Sequence[RowsAndParticles], device: str = "cpu") -> 
     share = copy_rate_of_distances(particle_distances, row_distances)
     ratio = median_distance_ratio(particle_distances, row_distances)
     reference = max(IDEAL_COPY_RATE, 2 / (n + 1))
-    if not shows_copying(share, ratio, reference):
+    if not is_evidence_of_copying(share, ratio, reference):
         return ""
     return f"copy rate {share:.2f}, NN ratio {ratio:.2f}"
 
@@ -357,7 +357,7 @@ def _distances_to_rows(
     return row_distances[:, 1], particle_distances[:, 0]
 
 
-def shows_copying(
+def is_evidence_of_copying(
     share: float, ratio: float, reference: float = IDEAL_COPY_RATE
 ) -> bool:
     """Whether a copy rate or an NN ratio shows copying.

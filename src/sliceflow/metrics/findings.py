@@ -240,7 +240,7 @@ def _judge_copies(report: Report) -> list[Finding]:
     if shares and ratio is not None:
         worst = max(shares, key=lambda metric: metric.value)
         numbers = f"({worst.name} {worst.value:.2g}, NN ratio {ratio.value:.2g})"
-        if copying.shows_copying(worst.value, ratio.value, worst.reference):
+        if copying.is_evidence_of_copying(worst.value, ratio.value, worst.reference):
             findings.append(Finding("red", f"samples copy training rows {numbers}"))
         else:
             findings.append(Finding("green", f"samples are no copies {numbers}"))

@@ -31,10 +31,10 @@ def as_flat_rows(x: RowsLike, name: str = "x") -> NDArray[Any]:
     if rows.dtype.kind not in "biuf":
         raise DataError(f"{name} holds {rows.dtype}, not numbers")
     if rows.dtype.kind == "f":
-        finite = np.isfinite(rows).all(axis=1)
-        if not finite.all():
+        is_finite = np.isfinite(rows).all(axis=1)
+        if not is_finite.all():
             fact = f"{name} has a NaN or an infinity"
-            row = int(np.flatnonzero(~finite)[0])
+            row = int(np.flatnonzero(~is_finite)[0])
             raise DataError(fact, "leave such rows out", row=row)
     return rows
 

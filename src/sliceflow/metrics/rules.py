@@ -40,7 +40,7 @@ class Rule(NamedTuple):
     """What holds in all training rows."""
 
     text: str  # such as "start <= end"
-    keeps: Callable[[Floats], Mask]  # which rows (n, c) obey it
+    is_kept_by: Callable[[Floats], Mask]  # which rows (n, c) obey it
     # Training rows say what follows from what, so only other rows are evidence for such
     # a rule.
     is_lookup: bool = False
@@ -66,8 +66,8 @@ def find_rules(
     definition leaves no choice, are found by the same function.
     """
     columns = train[:, :_MAX_RULE_COLUMNS]
-    numerical = ~np.asarray(is_categorical[:_MAX_RULE_COLUMNS], bool)
-    number_columns: list[int] = np.flatnonzero(numerical).tolist()
+    is_number = ~np.asarray(is_categorical[:_MAX_RULE_COLUMNS], bool)
+    number_columns: list[int] = np.flatnonzero(is_number).tolist()
     return [
         *_find_dependencies(columns, names),
         *_find_sums(columns, names, number_columns),
@@ -78,10 +78,10 @@ def find_rules(
 
 def share_keeping_all(rules: Sequence[Rule], rows: Floats) -> float:
     """The share of rows that obey all rules; 1 if there are none."""
-    keeps = np.ones(len(rows), bool)
+    is_kept = np.ones(len(rows), bool)
     for rule in rules:
-        keeps &= rule.keeps(rows)
-    return float(keeps.mean())
+        is_kept &= rule.is_kept_by(rows)
+    return float(is_kept.mean())
 
 
 def measure_rules(
@@ -93,8 +93,8 @@ def measure_rules(
         n_rows = len(held_out)
         if not rule.is_lookup:
             n_rows += n_train
-        real_share = float(rule.keeps(held_out).mean())
-        sample_share = float(rule.keeps(samples).mean())
+        real_share = float(rule.is_kept_by(held_out).mean())
+        sample_share = float(rule.is_kept_by(samples).mean())
         kept.append(KeptRule(rule.text, real_share, sample_share, n_rows))
     return sorted(kept, key=lambda rule: rule.sample_share)
 
@@ -112,11 +112,11 @@ def _find_whole_numbers(
 def _whole_number_check(c: int) -> Callable[[Floats], Mask]:
     """Whether rows have a whole number in column c."""
 
-    def keeps(rows: Floats) -> Mask:
+    def is_kept_by(rows: Floats) -> Mask:
         values = rows[:, c]
         return np.asarray(np.isnan(values) | (values == np.rint(values)))
 
-    return keeps
+    return is_kept_by
 
 
 def _find_orders(
@@ -128,11 +128,12 @@ def _find_orders(
     """
     for a in number_columns:
         x = train[:, [a]]
-        never_above = ~(x > train).any(axis=0)
-        sometimes_below = (x < train).any(axis=0)
+        is_never_above = ~(x > train).any(axis=0)
+        is_sometimes_below = (x < train).any(axis=0)
         # Another row's number would often be above.
         n_above = (np.roll(x, len(x) // 2, axis=0) > train).sum(axis=0)
-        is_order = never_above & sometimes_below & (n_above >= _MIN_BROKEN_BY_CHANCE)
+        is_overlapping = n_above >= _MIN_BROKEN_BY_CHANCE
+        is_order = is_never_above & is_sometimes_below & is_overlapping
         for b in number_columns:
             if is_order[b]:
                 yield Rule(f"{names[a]} <= {names[b]}", _order_check(a, b))
@@ -141,10 +142,10 @@ def _find_orders(
 def _order_check(a: int, b: int) -> Callable[[Floats], Mask]:
     """Whether rows have at most as much in column a as in column b."""
 
-    def keeps(rows: Floats) -> Mask:
+    def is_kept_by(rows: Floats) -> Mask:
         return np.asarray(~(rows[:, a] > rows[:, b]))
 
-    return keeps
+    return is_kept_by
 
 
 def _find_sums(
@@ -196,8 +197,8 @@ def _whole_coefficients(columns: Floats, target: Floats) -> list[int] | None:
         return None
     coefficients = solution * unit / scale
     whole = np.rint(coefficients)
-    differs = np.abs(coefficients - whole) > _COEFFICIENT_TOLERANCE
-    if differs.any() or np.abs(whole).max() > _MAX_COEFFICIENT:
+    is_fraction = np.abs(coefficients - whole) > _COEFFICIENT_TOLERANCE
+    if is_fraction.any() or np.abs(whole).max() > _MAX_COEFFICIENT:
         return [0] * columns.shape[1]
     return [int(k) for k in whole]
 
@@ -212,12 +213,12 @@ def _sum_check(
     largest = float(np.nanmax(np.abs(train[:, [c, *summands]])))
     tolerance = _SUM_TOLERANCE * largest * (1 + len(summands))
 
-    def keeps(rows: Floats) -> Mask:
+    def is_kept_by(rows: Floats) -> Mask:
         total = rows[:, list(summands)] @ np.array(factors, float)
         # The difference to a missing cell is NaN, which is not above the tolerance.
         return np.asarray(~(np.abs(rows[:, c] - total) > tolerance))
 
-    return keeps
+    return is_kept_by
 
 
 def _format_sum(names: Sequence[str], factors: Sequence[int]) -> str:
@@ -250,14 +251,14 @@ def _lookup_rule(
     values, first_rows = np.unique(known[:, determinant], return_index=True)
     implied = known[first_rows, dependent]
 
-    def keeps(rows: Floats) -> Mask:
+    def is_kept_by(rows: Floats) -> Mask:
         # All rows with a missing cell, or with a determinant that no training row has.
         if len(values) == 0:
             return np.ones(len(rows), bool)
         index = np.searchsorted(values, rows[:, determinant]).clip(max=len(values) - 1)
-        applies = values[index] == rows[:, determinant]
-        applies &= ~np.isnan(rows[:, dependent])
-        return np.asarray(~applies | (rows[:, dependent] == implied[index]))
+        is_applicable = values[index] == rows[:, determinant]
+        is_applicable &= ~np.isnan(rows[:, dependent])
+        return np.asarray(~is_applicable | (rows[:, dependent] == implied[index]))
 
     text = f"{names[dependent]} follows from {names[determinant]}"
-    return Rule(text, keeps, is_lookup=True)
+    return Rule(text, is_kept_by, is_lookup=True)

@@ -58,7 +58,7 @@ def encode_tables(
     for name in train.columns:
         joined = pd.concat([df[name] for df in dfs], ignore_index=True)
         column = as_numbers(joined)
-        if column.is_category and _identifies_rows(train[name]):
+        if column.is_category and _is_identifier(train[name]):
             revealed[str(name)] = _share_of_real_values(samples[name], train[name])
         else:
             names.append(str(name))
@@ -95,7 +95,7 @@ def _require_same_columns(dfs: Sequence[pd.DataFrame]) -> None:
             )
 
 
-def _identifies_rows(column: pd.Series) -> bool:
+def _is_identifier(column: pd.Series) -> bool:
     """Whether nearly every text of a column is different, as addresses are."""
     texts = column.dropna()
     if len(texts) < _MIN_IDENTIFIERS:
@@ -204,27 +204,27 @@ def as_points(rows: Floats, is_categorical: Sequence[bool], train: Floats) -> Fl
     axes = []
     for c, is_category in enumerate(is_categorical):
         column = rows[:, c]
-        missing = np.isnan(column)[:, None]
+        is_missing = np.isnan(column)[:, None]
         known = train[~np.isnan(train[:, c]), c]
         if is_category:
             axes.append(_category_axes(column, known))
-            axes.append(missing / np.sqrt(2))
+            axes.append(is_missing / np.sqrt(2))
         else:
             if len(known):
                 unit = known.std() or 1.0
                 scaled = (column - np.median(known)) / unit
-                axes.append(np.where(missing, 0.0, scaled[:, None]))
-            axes.append(missing / 1.0)
+                axes.append(np.where(is_missing, 0.0, scaled[:, None]))
+            axes.append(is_missing / 1.0)
     return np.hstack(axes)
 
 
 def _category_axes(codes: Floats, known: Floats) -> Floats:
     """Codes (n,) one-hot, over √2: two categories are at a distance of 1; NaN is 0."""
-    missing = np.isnan(codes)
+    is_missing = np.isnan(codes)
     last = min(int(known.max(initial=-1)) + 1, MAX_CATEGORIES - 1)
-    codes = np.where(missing, 0, codes).clip(max=last).astype(int)
+    codes = np.where(is_missing, 0, codes).clip(max=last).astype(int)
     one_hot = np.eye(last + 1)[codes] / np.sqrt(2)
-    return np.where(missing[:, None], 0.0, one_hot)
+    return np.where(is_missing[:, None], 0.0, one_hot)
 
 
 def choose_target(target: Hashable | None, names: Sequence[str], rows: Floats) -> str:

@@ -44,27 +44,35 @@ def column_shape(held_out: Floats, samples: Floats, is_category: bool) -> float:
         return 1 - _total_variation(held_out, samples)
     from scipy.stats import ks_2samp
 
-    missing_held_out = np.isnan(held_out)
-    missing_samples = np.isnan(samples)
-    difference = abs(float(missing_held_out.mean()) - float(missing_samples.mean()))
-    if missing_held_out.all() or missing_samples.all():
+    is_missing_in_held_out = np.isnan(held_out)
+    is_missing_in_samples = np.isnan(samples)
+    difference = abs(
+        float(is_missing_in_held_out.mean()) - float(is_missing_in_samples.mean())
+    )
+    if is_missing_in_held_out.all() or is_missing_in_samples.all():
         return 1 - difference
     comparison = ks_2samp(
-        held_out[~missing_held_out], samples[~missing_samples], method="asymp"
+        held_out[~is_missing_in_held_out],
+        samples[~is_missing_in_samples],
+        method="asymp",
     )
     return 1 - max(difference, float(comparison.statistic))
 
 
 def _total_variation(held_out: Floats, samples: Floats) -> float:
     """Half the sum of the differences of the shares of all codes, NaN among them."""
-    held_out = np.where(np.isnan(held_out), -1, held_out)
-    samples = np.where(np.isnan(samples), -1, samples)
-    codes = np.union1d(held_out, samples)
-    held_out_codes = np.searchsorted(codes, held_out)
-    held_out_counts = np.bincount(held_out_codes, minlength=len(codes))
-    sample_counts = np.bincount(np.searchsorted(codes, samples), minlength=len(codes))
-    differences = held_out_counts / len(held_out) - sample_counts / len(samples)
+    held_out_codes = np.where(np.isnan(held_out), -1, held_out)
+    sample_codes = np.where(np.isnan(samples), -1, samples)
+    codes = np.union1d(held_out_codes, sample_codes)
+    held_out_shares = _shares_of_codes(held_out_codes, codes)
+    differences = held_out_shares - _shares_of_codes(sample_codes, codes)
     return 0.5 * float(np.abs(differences).sum())
+
+
+def _shares_of_codes(column: Floats, codes: Floats) -> Floats:
+    """The share (k,) of a column (n,) that each of the ascending codes (k,) has."""
+    counts = np.bincount(np.searchsorted(codes, column), minlength=len(codes))
+    return np.asarray(counts / len(column))
 
 
 def association_matrix(rows: Floats, is_categorical: Sequence[bool]) -> Floats:
@@ -76,9 +84,9 @@ def association_matrix(rows: Floats, is_categorical: Sequence[bool]) -> Floats:
     n_columns = len(is_categorical)
     matrix = np.eye(n_columns)
     for i, j in combinations(range(n_columns), 2):
-        observed = ~np.isnan(rows[:, i]) & ~np.isnan(rows[:, j])
-        a = rows[observed, i]
-        b = rows[observed, j]
+        is_observed = ~np.isnan(rows[:, i]) & ~np.isnan(rows[:, j])
+        a = rows[is_observed, i]
+        b = rows[is_observed, j]
         strength = _pair_association(a, b, is_categorical[i], is_categorical[j])
         matrix[i, j] = strength
         matrix[j, i] = strength
@@ -169,8 +177,8 @@ def detector(n: int, is_categorical: Sequence[bool]) -> Pipeline:
 
 def _binnable(x: Floats, max_values: Floats) -> Floats:
     """Codes clipped to the limit of boosted trees; 0 in columns without a value."""
-    empty = np.isnan(x).all(axis=0)
-    return np.where(empty, 0.0, np.minimum(x, max_values))
+    is_empty = np.isnan(x).all(axis=0)
+    return np.where(is_empty, 0.0, np.minimum(x, max_values))
 
 
 def utility(

@@ -78,8 +78,8 @@ def heavy_tail(column: Floats) -> HeavyTail | None:
 def inverse_deviation(y: Tensor) -> Tensor:
     """1 over the standard deviation of each column; 1 for columns of one value."""
     deviation = y.std(0, correction=0)
-    varies = deviation > _MIN_RELATIVE_DEVIATION * y.abs().amax(0)
-    return 1 / torch.where(varies, deviation, 1)
+    is_varying = deviation > _MIN_RELATIVE_DEVIATION * y.abs().amax(0)
+    return 1 / torch.where(is_varying, deviation, 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,8 +175,8 @@ def projected_features(
 def fit_ridge(feature_map: FeatureMap, y: Tensor, targets: Tensor) -> Tensor:
     """Coefficients (f, p) that predict targets (n, p) from features of y (n, l).
 
-    Columns of both are centered, so there is no intercept. The penalty is the one of
-    `_PENALTIES` with the least leave-one-out error.
+    The columns of features and targets are centered, so there is no intercept. Of the
+    `_PENALTIES`, the fit takes the one with the least leave-one-out error.
     """
     stride = math.ceil(len(y) / _MAX_RIDGE_ROWS)
     fitted_y = y[::stride]
@@ -247,18 +247,18 @@ def relevance(x: Tensor, y: Tensor) -> Tensor:
     shuffled column reaches, so columns that do not matter count nothing. If no column
     matters, all count alike.
     """
-    varies = (y != y[0]).any(0)
-    if not bool(varies.any()):
+    is_varying = (y != y[0]).any(0)
+    if not bool(is_varying.any()):
         return torch.ones_like(y[0])
-    weights = torch.where(varies, inverse_deviation(y), 0)
-    if len(y) < _MIN_TREE_ROWS or int(varies.sum()) < 2:
+    weights = torch.where(is_varying, inverse_deviation(y), 0)
+    if len(y) < _MIN_TREE_ROWS or int(is_varying.sum()) < 2:
         return weights
     chosen = Seed(0).child("some").permutation(len(y))[:_MAX_TREE_ROWS]
-    columns = (y * weights)[chosen][:, varies]
+    columns = (y * weights)[chosen][:, is_varying]
     importances = _importances_beyond_chance(columns, standardized_moments(x[chosen]))
     if importances.sum() > 0:
         relative = len(importances) * importances / importances.sum()
-        weights[varies] *= relative.sqrt()
+        weights[is_varying] *= relative.sqrt()
     return weights
 
 

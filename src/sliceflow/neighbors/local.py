@@ -64,7 +64,7 @@ _MAX_RANDOM_FEATURES = 500
 _ROWS_PER_RANDOM_FEATURE = 4
 # The neighborhoods of this many rows choose the bandwidth.
 _N_BANDWIDTH_ROWS = 20
-# The bandwidth before one is chosen, and that of neighborhoods without different rows.
+# The bandwidth until one is chosen, which neighborhoods without different rows keep.
 # Chosen by hand: somewhat below 1, at which draws are a kernel estimate with the
 # covariance of the neighbors.
 _DEFAULT_BANDWIDTH = 0.8
@@ -85,7 +85,7 @@ class LocalSettings:
     n_neighbors: Count  # k, of a condition
     # How far samples go along their neighbors
     bandwidth: Annotated[float, Between(0, 100)]
-    # (l + n_random_features, m): distances are those of features of y, times this
+    # (l + n_random_features, m): distances are between features of y times this matrix
     projection: Annotated[Tensor, ArraySpec("f m", "float64")] = field(repr=False)
     n_random_features: Count = 0  # features of y beside its l columns
 
@@ -112,7 +112,7 @@ class _RepeatedConditions(NamedTuple):
     """The distinct conditions that occur n times each, and where they do."""
 
     distinct: Tensor  # (m, l)
-    indices: Tensor  # (m, n), of the conditions that equal each of the distinct ones
+    indices: Tensor  # (m, n), where each distinct condition occurs
 
 
 def _group_by_frequency(y0: Tensor) -> Iterator[_RepeatedConditions]:
@@ -350,8 +350,8 @@ class LocalSampler:
                 samples[condition_slice, sample_slice] = draws.x
                 row_indices[condition_slice, sample_slice] = drawn_from
         # A column of one value stays as it is, to the last bit.
-        varies = (self.x != self.x[0]).any(0)
-        return LocalDraws(torch.where(varies, samples, self.x[0]), row_indices)
+        is_varying = (self.x != self.x[0]).any(0)
+        return LocalDraws(torch.where(is_varying, samples, self.x[0]), row_indices)
 
     def _chunk_sizes(self, n: int) -> tuple[int, int]:
         """How many conditions, and how many of their n samples, fit into memory."""
@@ -452,7 +452,7 @@ def _with_summary(x: Tensor, y: Tensor, held_out: Tensor | None = None) -> Local
 def _is_clearly_better(ours: Tensor, theirs: Tensor) -> bool:
     """Whether log likelihoods of held-out rows are higher by a standard error.
 
-    False if one of them was not measured, because there are too few rows.
+    False if either was not measured, because there are too few rows.
     """
     if len(ours) == 0 or len(theirs) == 0:
         return False
@@ -469,9 +469,9 @@ class _ChosenK(NamedTuple):
 
 
 def _choose_k(sampler: LocalSampler) -> _ChosenK:
-    """The least k whose mean log likelihood of held-out rows is near the best.
+    """The least k whose mean log likelihood of held-out rows is near the best mean.
 
-    Near is within half a standard error.
+    Near is within half a standard error of the difference.
     """
     n = len(sampler.x)
     n_columns = sampler.settings.projection.shape[1] + sampler.x.shape[1]

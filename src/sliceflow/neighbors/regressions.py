@@ -83,21 +83,20 @@ def adjust_by_regression(
     density_at : (q, d), points at y₀ whose log density is asked for
     """
     best = _BestMixtures.without_any(x, density_at is not None)
-    # The conditions (q,) whose BIC got better with each component so far.
-    improved = torch.ones(len(x), dtype=torch.bool)
+    # The indices of the conditions whose BIC got better with each component so far.
+    improving = torch.arange(len(x))
     for n_components in range(1, max_components + 1):
         points = None
         if density_at is not None:
-            points = density_at[improved]
+            points = density_at[improving]
         adjusted = _adjust_by_mixture(
-            x[improved], offsets[improved], weights[improved], n_components, points
+            x[improving], offsets[improving], weights[improving], n_components, points
         )
-        is_better = adjusted.bic < best.bic[improved]
+        is_better = adjusted.bic < best.bic[improving]
         if not bool(is_better.any()):
             break
-        # `is_better` has an item for each True of `improved`, and replaces it.
-        improved = improved.masked_scatter(improved, is_better)
-        best.update(improved, adjusted.select(is_better))
+        improving = improving[is_better]
+        best.update(improving, adjusted.select(is_better))
     inflation = _inflation(weights, best.components, n_slopes=offsets.shape[2])
     return Neighborhoods(
         best.x, weights, best.components, row_indices, inflation, best.log_density
@@ -112,15 +111,15 @@ class _AdjustedRows(NamedTuple):
     bic: Tensor  # (q,), of the mixture
     log_density: Tensor | None  # (q,), of the mixture at the points asked for
 
-    def select(self, conditions: Tensor) -> _AdjustedRows:
-        """The adjusted rows of the conditions that a mask (q,) selects."""
+    def select(self, is_selected: Tensor) -> _AdjustedRows:
+        """The adjusted rows of some conditions: those of `is_selected` (q,)."""
         log_density = self.log_density
         if log_density is not None:
-            log_density = log_density[conditions]
+            log_density = log_density[is_selected]
         return _AdjustedRows(
-            self.x[conditions],
-            self.components[conditions],
-            self.bic[conditions],
+            self.x[is_selected],
+            self.components[is_selected],
+            self.bic[is_selected],
             log_density,
         )
 
@@ -146,7 +145,7 @@ class _BestMixtures:
         )
 
     def update(self, conditions: Tensor, adjusted: _AdjustedRows) -> None:
-        """Take a better mixture for the m conditions that a mask (q,) selects."""
+        """Take a better mixture for the conditions with these indices (m,)."""
         self.x[conditions] = adjusted.x
         self.components[conditions] = adjusted.components
         self.bic[conditions] = adjusted.bic
@@ -181,8 +180,8 @@ def _explained_by_offsets(
     q, k, _ = offsets.shape
     explained = offsets.new_zeros(q, k, slopes.shape[3])
     for c in range(slopes.shape[1]):
-        in_component = (components == c)[..., None]
-        explained += in_component * (offsets @ slopes[:, c, 1:])
+        is_in_component = (components == c)[..., None]
+        explained += is_in_component * (offsets @ slopes[:, c, 1:])
     return explained
 
 
@@ -286,10 +285,11 @@ def _fit_em(
 
 
 def _fit_regressions(z: Tensor, mass: Tensor, mean: Tensor) -> _Mixture:
-    """Regressions of the last d rows of z (q, f, k) on the others: the M step of EM.
+    """The regressions of a mixture, fitted to weighted rows: the M step of EM.
 
-    `mass` (q, n, k) is the weight of each row in each of n components; `mean` (q, 1, d)
-    is what was subtracted from x.
+    The last d of the f numbers in a column of z (q, f, k) are predicted from the first
+    ones. `mass` (q, n, k) is the weight of each row in each of n components; `mean`
+    (q, 1, d) was subtracted from x.
     """
     q, f, k = z.shape
     n = mass.shape[1]
@@ -316,8 +316,8 @@ def _fit_regressions(z: Tensor, mass: Tensor, mean: Tensor) -> _Mixture:
 def _ridge_slopes(gram: Tensor, cross: Tensor) -> Tensor:
     """Slopes (q, n, 1 + l, d) of ridge regressions, whose intercepts come first.
 
-    `gram` (q, n, 1 + l, 1 + l) has the products of the regressors, and `cross`
-    (q, n, 1 + l, d) those with x.
+    `gram` (q, n, 1 + l, 1 + l) has the products of the regressors with each other, and
+    `cross` (q, n, 1 + l, d) their products with x.
     """
     penalty = _RIDGE * torch.diagonal(gram, dim1=2, dim2=3) + _MIN_RIDGE
     penalty[..., 0] = _INTERCEPT_RIDGE
@@ -389,8 +389,8 @@ def _k_means(x: Tensor, weights: Tensor, n_clusters: int) -> Tensor:
             centers = _cluster_means(standardized, weights, centers)
         distances, nearest = torch.cdist(standardized, centers).min(2)
         cost = (weights * distances.square()).sum(1)
-        better = cost < best_cost
-        labels = torch.where(better[:, None], nearest, labels)
+        is_better = cost < best_cost
+        labels = torch.where(is_better[:, None], nearest, labels)
         best_cost = torch.minimum(best_cost, cost)
     in_cluster = torch.nn.functional.one_hot(labels, n_clusters).to(x.dtype)
     return in_cluster.mT.contiguous()

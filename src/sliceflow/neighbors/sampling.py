@@ -44,14 +44,14 @@ def bures_wasserstein_map(source: Tensor, target: Tensor) -> Tensor:
     Directions in which the source does not vary stay as they are.
     """
     variances, axes = torch.linalg.eigh(source)
-    varies = variances > _MIN_EIGENVALUE_RATIO * variances[..., -1:]
-    root = torch.where(varies, variances, 0).clamp(min=0).sqrt()
-    inverse_root = torch.where(varies, 1 / torch.where(varies, root, 1), 0)
+    is_varying = variances > _MIN_EIGENVALUE_RATIO * variances[..., -1:]
+    root = torch.where(is_varying, variances, 0).clamp(min=0).sqrt()
+    inverse_root = torch.where(is_varying, 1 / torch.where(is_varying, root, 1), 0)
     half = axes * root[..., None, :]
     middle_values, middle_vectors = torch.linalg.eigh(half.mT @ target @ half)
     middle_root = middle_values.clamp(min=0).sqrt()
     back = (axes * inverse_root[..., None, :]) @ middle_vectors
-    constant_axes = axes * (~varies)[..., None, :]
+    constant_axes = axes * (~is_varying)[..., None, :]
     transport: Tensor = (back * middle_root[..., None, :]) @ back.mT
     identity: Tensor = constant_axes @ axes.mT  # along the constant axes
     return transport + identity
@@ -75,24 +75,25 @@ def sample_neighborhoods(
 
     A point is an adjusted row, drawn by weight, plus the bandwidth times a Gaussian
     with the covariance of the rows nearest to it. Points are scaled to the covariance
-    that rows have within components. `first_condition` is the index of the first, so
-    that draws do not depend on how conditions are divided into batches.
+    that rows have within components. This covariance is measured on more draws if n is
+    small. `first_condition` is the index of the first condition, so that draws do not
+    depend on how conditions are divided into batches.
     """
     q, k, d = neighborhoods.x.shape
     n_measured = max(n, MIN_COVARIANCE_DRAWS)
     u = seed.child("row").uniform(q, n_measured, first_row=first_condition)
-    chosen = choose_by_weight(neighborhoods.weights, u)
+    measured = choose_by_weight(neighborhoods.weights, u)  # (q, n_measured)
+    chosen = measured[:, :n]
     if k == 1:
         x = neighborhoods.x.expand(q, n, d).clone()
-        return NeighborhoodDraws(x, chosen[:, :n])
+        return NeighborhoodDraws(x, chosen)
     centered = center_components(neighborhoods)
     scaled = centered.x * centered.inverse_scale
-    nearest = _noise_row_indices(chosen, scaled, neighborhoods.components)
+    nearest = _noise_row_indices(measured, scaled, neighborhoods.components)
     noise_rows = _take_rows(centered.x, nearest.flatten(1)).view(*nearest.shape, d)
 
     noise = _draw_noise(noise_rows[:, :n], seed.child("noise"), first_condition)
     scaling = _covariance_scaling(neighborhoods, centered.x, noise_rows, bandwidth)
-    chosen = chosen[:, :n]
     deviation = (_take_rows(centered.x, chosen) + bandwidth * noise) @ scaling
     return NeighborhoodDraws(_take_rows(centered.means, chosen) + deviation, chosen)
 
@@ -133,7 +134,7 @@ def _noise_row_indices(chosen: Tensor, x: Tensor, components: Tensor) -> Tensor:
     """Indices (q, m, N_NOISE_ROWS) of the rows nearest to the rows `chosen` (q, m).
 
     x (q, k, d) is centered within components, so a component of few rows borrows rows
-    of the others as if they had its mean.
+    of other components as if these had its mean.
     """
     q, k, _ = x.shape
     if chosen.shape[1] < k:
@@ -144,9 +145,9 @@ def _noise_row_indices(chosen: Tensor, x: Tensor, components: Tensor) -> Tensor:
 
 
 def _nearest_within(indices: Tensor, x: Tensor, components: Tensor) -> Tensor:
-    """Indices (q, m, r) of the rows of x (q, k, d) nearest to those with `indices`.
+    """Indices (q, m, r) of the rows of x (q, k, d) nearest to given rows of x.
 
-    Rows of the same component come first. `indices` are (q, m).
+    The given rows have the `indices` (q, m). Rows of the same component come first.
     """
     is_other = components.gather(1, indices)[..., None] != components[:, None]
     distances = torch.cdist(_take_rows(x, indices), x) + _OTHER_COMPONENT * is_other

@@ -76,14 +76,14 @@ def query_index(
         distances, indices = index.kneighbors(np.asarray(points), k)
         return torch.from_numpy(distances), torch.from_numpy(indices)
     distances, indices = index.kneighbors(np.asarray(points), k + 1)
-    excluded = indices == exclude.numpy()[:, None]
+    is_excluded = indices == exclude.numpy()[:, None]
     # Where the excluded row is not among the k + 1 nearest rows, the farthest of these
     # is left out instead.
-    excluded[:, -1] |= ~excluded.any(axis=1)
+    is_excluded[:, -1] |= ~is_excluded.any(axis=1)
     shape = (len(points), k)
     return (
-        torch.from_numpy(distances[~excluded].reshape(shape)),
-        torch.from_numpy(indices[~excluded].reshape(shape)),
+        torch.from_numpy(distances[~is_excluded].reshape(shape)),
+        torch.from_numpy(indices[~is_excluded].reshape(shape)),
     )
 
 
@@ -172,8 +172,10 @@ def _candidates(
         half_squares = y.square().sum(1, keepdim=True) / 2
         scores = extended_x @ torch.cat((y, half_squares), 1).T
         if exclude is not None:
-            inside = np.flatnonzero((exclude >= block.start) & (exclude < block.stop))
-            scores[inside, exclude[inside] - block.start] = torch.inf
+            with_excluded = np.flatnonzero(
+                (exclude >= block.start) & (exclude < block.stop)
+            )
+            scores[with_excluded, exclude[with_excluded] - block.start] = torch.inf
         backend = kernels.for_tensor(scores)
         backend.keep_smallest(scores, block.start, best_scores, best_rows)
     return np.sort(best_rows.cpu().numpy(), axis=1)

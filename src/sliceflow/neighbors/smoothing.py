@@ -53,8 +53,8 @@ class ClassNeighbors:
         deviations = (draws - draws.mean((0, 1))).flatten(0, 1)
         moved = _with_covariance_of(x, deviations).view(draws.shape) + x.mean(0)
         # A column of one value stays as it is, to the last bit.
-        varies = (x != x[0]).any(0)
-        return torch.where(varies, moved, x[0])
+        is_varying = (x != x[0]).any(0)
+        return torch.where(is_varying, moved, x[0])
 
     def _along_neighbors(
         self, bandwidth: float, draws_per_row: int, seed: Seed, stride: int
@@ -103,14 +103,14 @@ def find_class_neighbors(x: Tensor, y: FlowY | None, k: int) -> list[ClassNeighb
     """
     x = x.double()
     points = x
-    classes = [torch.arange(len(x))]
+    rows_of_classes = [torch.arange(len(x))]
     if isinstance(y, ClassIndices):
-        present = torch.unique(y.values).tolist()
-        classes = [torch.nonzero(y.values == c)[:, 0] for c in present]
+        present_classes = torch.unique(y.values).tolist()
+        rows_of_classes = [(y.values == c).nonzero()[:, 0] for c in present_classes]
     elif y is not None:
         points = torch.cat((x, y.values.double()), 1)
     class_neighbors = []
-    for indices in classes:
+    for indices in rows_of_classes:
         class_points = points[indices]
         index = build_index(class_points)
         _, neighbors = query_index(index, class_points, min(k, len(indices)))

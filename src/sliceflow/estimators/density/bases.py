@@ -28,7 +28,7 @@ from sliceflow.arrays import Floats, Ints, Mask, chunks
 from sliceflow.engine.random import Seed
 from sliceflow.saved_types import ArraySpec
 
-__all__ = ["N_STAGES", "SmoothBasis", "features_of_groups", "varying_columns"]
+__all__ = ["N_STAGES", "SmoothBasis", "is_in_chosen_group", "varying_columns"]
 
 # The stages in which groups are tried, as listed above.
 STRAIGHT_LINES, SPLINES, PRODUCTS, COSINES = range(4)
@@ -66,7 +66,7 @@ def varying_columns(values: Floats) -> Ints:
     return np.flatnonzero(values.std(axis=0) > smallest_spread)
 
 
-def features_of_groups(is_chosen: Mask, groups: Ints) -> Mask:
+def is_in_chosen_group(is_chosen: Mask, groups: Ints) -> Mask:
     """Which features (p,) belong to the chosen groups.
 
     `is_chosen` (g,) says which groups are chosen, and `groups` (p,) has the group of
@@ -115,17 +115,8 @@ class Spline:
             return cls(knots, np.empty((b, 0)))
 
         b_splines = BSpline(knots, np.eye(b), DEGREE)(t)
-        lines = np.stack((np.ones_like(t), t), 1)
-        slopes = np.linalg.lstsq(lines, b_splines, rcond=None)[0]
-        residuals = b_splines - lines @ slopes
-        # B-splines reproduce 1 and t, with coefficients of 1 and their centers.
-        coefficients_of_lines = np.stack((np.ones(b), centers), 1)
-        without_lines = np.eye(b) - coefficients_of_lines @ slopes
-
-        variances, axes = np.linalg.eigh(residuals.T @ residuals / len(t))
-        is_used = variances > MIN_VARIANCE_SHARE * variances[-1]
-        whitening = axes[:, is_used] / np.sqrt(variances[is_used])
-
+        without_lines, values = _take_off_lines(b_splines, t, centers)
+        whitening = _whitening(values)
         from_smooth_to_rough = _roughness_axes(whitening, centers)
         return cls(knots, without_lines @ whitening @ from_smooth_to_rough)
 
@@ -133,6 +124,40 @@ class Spline:
         """Values (n, p) at t (n,), which is moved into the range of the knots."""
         inside = np.clip(t, self.knots[0], self.knots[-1])
         return np.asarray(BSpline(self.knots, self.coefficients, DEGREE)(inside))
+
+
+def _take_off_lines(
+    b_splines: Floats, t: Floats, centers: Floats
+) -> tuple[Floats, Floats]:
+    """Take off the straight line in t that fits each B-spline best.
+
+    Parameters
+    ----------
+    b_splines : their values (n, b) at t (n,)
+    centers : of the B-splines, (b,)
+
+    Returns
+    -------
+    coefficients : of the B-splines (b, b), for b splines without lines
+    values : of these splines at t, (n, b)
+    """
+    lines = np.stack((np.ones_like(t), t), 1)
+    slopes = np.linalg.lstsq(lines, b_splines, rcond=None)[0]
+    # B-splines reproduce 1 and t, with coefficients of 1 and their centers.
+    coefficients_of_lines = np.stack((np.ones(len(centers)), centers), 1)
+    coefficients = np.eye(len(centers)) - coefficients_of_lines @ slopes
+    return coefficients, b_splines - lines @ slopes
+
+
+def _whitening(values: Floats) -> Floats:
+    """The matrix (b, p) that makes the columns of values (n, b) uncorrelated.
+
+    Their means are 0, and their variances become 1. Directions that hardly vary are
+    left out.
+    """
+    variances, axes = np.linalg.eigh(values.T @ values / len(values))
+    is_used = variances > MIN_VARIANCE_SHARE * variances[-1]
+    return np.asarray(axes[:, is_used] / np.sqrt(variances[is_used]))
 
 
 def _roughness_axes(coefficients: Floats, centers: Floats) -> Floats:

@@ -49,12 +49,12 @@ class BasisExpansion:
 
     Parameters
     ----------
-    active : which features (p,) the function has
+    is_active : which features (p,) the function has
     coefficients : of all features (p,), 0 where they are not active
     penalties : of the squared coefficients in each of the g groups, (g,)
     """
 
-    active: Mask
+    is_active: Mask
     coefficients: Floats
     penalties: Floats
 
@@ -63,7 +63,9 @@ class BasisExpansion:
         """A constant function, which has only the first feature; groups are (p,)."""
         is_constant = groups < 0
         coefficients = np.where(is_constant, value, 0.0)
-        return replace(cls.zero(groups), active=is_constant, coefficients=coefficients)
+        return replace(
+            cls.zero(groups), is_active=is_constant, coefficients=coefficients
+        )
 
     @classmethod
     def zero(cls, groups: Ints) -> BasisExpansion:
@@ -75,17 +77,17 @@ class BasisExpansion:
     @property
     def is_zero(self) -> bool:
         """Whether the function has no features."""
-        return not self.active.any()
+        return not self.is_active.any()
 
     def with_features(self, is_added: Mask) -> BasisExpansion:
         """The same function, which also has the features `is_added` (p,)."""
-        return replace(self, active=self.active | is_added)
+        return replace(self, is_active=self.is_active | is_added)
 
     def with_fit(self, coefficients: Floats, penalties: Floats) -> BasisExpansion:
         """The function with other coefficients, of its own features, and penalties."""
-        all_coefficients = np.zeros(len(self.active))
-        all_coefficients[self.active] = coefficients
-        return BasisExpansion(self.active, all_coefficients, penalties)
+        all_coefficients = np.zeros(len(self.is_active))
+        all_coefficients[self.is_active] = coefficients
+        return BasisExpansion(self.is_active, all_coefficients, penalties)
 
     def take_features(
         self, is_kept: Mask, old_groups: Ints, groups: Ints
@@ -103,7 +105,7 @@ class BasisExpansion:
         old_groups_of_kept = old_groups[is_kept]
         penalties[groups[is_grouped]] = self.penalties[old_groups_of_kept[is_grouped]]
         return BasisExpansion(
-            self.active[is_kept], self.coefficients[is_kept], penalties
+            self.is_active[is_kept], self.coefficients[is_kept], penalties
         )
 
 
@@ -172,7 +174,7 @@ class _LinearTerm(NamedTuple):
 
     def matrix(self, features: Floats) -> Floats:
         """The regressors (n, active) of its coefficients, from features (n, p)."""
-        return np.asarray(features[:, self.expansion.active] * self.factor[:, None])
+        return np.asarray(features[:, self.expansion.is_active] * self.factor[:, None])
 
 
 class _StackedTerms(NamedTuple):
@@ -227,7 +229,7 @@ class ColumnRegression:
     def has_same_features(self, other: ColumnRegression) -> bool:
         """Whether each function has the features that it has in another regression."""
         pairs = zip(self.expansions, other.expansions, strict=True)
-        return all(np.array_equal(own.active, its.active) for own, its in pairs)
+        return all(np.array_equal(own.is_active, its.is_active) for own, its in pairs)
 
     def with_constant_slopes(self) -> ColumnRegression:
         """The same regression, in which slopes and their scale have a constant."""
@@ -340,8 +342,8 @@ class ColumnRegression:
         scale = self.scale_expansion(name)
         if scale.is_zero:
             return self
-        features = design.features[:, scale.active]
-        groups = self.groups[scale.active]
+        features = design.features[:, scale.is_active]
+        groups = self.groups[scale.is_active]
         fitted = self
         before = self.log_likelihood(design)
         for _ in range(SCORING_STEPS):
@@ -397,7 +399,7 @@ def _stack_terms(
     groups_of_blocks = []
     n_groups = 0  # of the terms before
     for term in terms:
-        groups_of_term = groups[term.expansion.active]
+        groups_of_term = groups[term.expansion.is_active]
         blocks.append(term.matrix(features))
         groups_of_blocks.append(
             np.where(groups_of_term >= 0, groups_of_term + n_groups, groups_of_term)
@@ -419,7 +421,7 @@ def _distribute(
     """
     expansions = []
     for term in terms:
-        n_coefficients = int(term.expansion.active.sum())
+        n_coefficients = int(term.expansion.is_active.sum())
         n_groups = len(term.expansion.penalties)
         expansion = term.expansion.with_fit(
             coefficients[:n_coefficients], penalties[:n_groups]

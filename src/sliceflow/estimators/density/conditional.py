@@ -132,7 +132,8 @@ def _fit_residual_flow(
     residuals: Tensor, seed: Seed, progress: FitProgress
 ) -> Gaussianization | None:
     """Fit a flow to residuals (n, d); None if a trial finds N(0, I) as good."""
-    if not _gains_by_flow(residuals, seed, progress):
+    gain = _fit_trial_flow(residuals, seed, progress)
+    if not gain > MIN_FLOW_GAIN:
         return None
     # The trial that has just ended was a phase of the same kind as those that follow.
     progress.announce(expected_phases(len(residuals), FLOW_PARAMETERS))
@@ -141,8 +142,11 @@ def _fit_residual_flow(
     return fit_gaussianization(residuals, settings, seed, [progress.notify_of_step])
 
 
-def _gains_by_flow(residuals: Tensor, seed: Seed, progress: FitProgress) -> bool:
-    """Fit a flow on trial: whether it makes held-out residuals (n, d) likelier."""
+def _fit_trial_flow(residuals: Tensor, seed: Seed, progress: FitProgress) -> float:
+    """Fit a flow on trial; return its gain, in mean log-density of held-out residuals.
+
+    The gain is over N(0, I), with the best number of steps. Residuals are (n, d).
+    """
     n_held_out = int(HELD_OUT_SHARE * len(residuals))
     split = Split(train=residuals[n_held_out:], held_out=residuals[:n_held_out])
     log_probs = _log_prob_of_residuals(split.held_out.numpy(), residual_flow=None)
@@ -150,19 +154,19 @@ def _gains_by_flow(residuals: Tensor, seed: Seed, progress: FitProgress) -> bool
     initial_map = fit_initial_map(split.train, TRIAL_SETTINGS.initial_map, seed)
     mapped_split = MappedSplit.from_split(split, initial_map)
 
-    def gains(curve: Floats) -> bool:
-        """Whether the best number of steps gains enough, by the log-densities (k,)."""
-        return float(curve.max()) - without_flow > MIN_FLOW_GAIN
+    def best_gain(curve: Floats) -> float:
+        """The gain with the best number of steps, by the log-densities (k,)."""
+        return float(curve.max()) - without_flow
 
     def announce_rest(curve: Floats) -> None:
         """Announce that nothing follows if there will be no flow."""
-        if not gains(curve):
+        if not best_gain(curve) > MIN_FLOW_GAIN:
             progress.announce_last_phase()
 
     curve = cross_validate_flow(
         [mapped_split], TRIAL_SETTINGS, seed, progress, announce_rest
     )
-    return gains(curve.log_probs)
+    return best_gain(curve.log_probs)
 
 
 def _log_prob_of_residuals(

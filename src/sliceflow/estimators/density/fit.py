@@ -186,9 +186,11 @@ def _row_groups(rows: VectorRows) -> list[RowGroup]:
         return groups
     class_indices = conditions.label_y.values.numpy()
     for c, label in enumerate(conditions.encoder.classes.tolist()):
-        mask = class_indices == c
-        if not _is_small_class(int(mask.sum()), d):
-            groups.append(RowGroup(f"rows of class {label!r}", mask, is_class=True))
+        is_member = class_indices == c
+        if not _is_small_class(int(is_member.sum()), d):
+            groups.append(
+                RowGroup(f"rows of class {label!r}", is_member, is_class=True)
+            )
     return groups
 
 

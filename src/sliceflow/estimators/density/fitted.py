@@ -100,9 +100,9 @@ class BaseFittedDensity(ABC):
     def _without_bounds(self, X: NDArray[Any]) -> Tensor:
         """Rows X (n, d) of the user in columns without bounds; all must be inside."""
         x = self._as_tensor(X)
-        outside = ~self.support_transform.contains(x)
-        if bool(outside.any()):
-            row = int(outside.double().argmax())
+        is_outside = ~self.support_transform.is_within_bounds(x)
+        if bool(is_outside.any()):
+            row = int(is_outside.double().argmax())
             raise DataError("it is not within the bounds", "drop the row", row=row)
         unbounded, _ = self.support_transform.call_and_ladj(x)
         return unbounded
@@ -155,11 +155,11 @@ class FittedClassDensities(BaseFittedDensity):
     def _log_prob_by_class(self, X: NDArray[Any]) -> Tensor:
         """log p(x | class) of rows X (n, d) for each class: (C, n)."""
         x = self._as_tensor(X)
-        inside = self.support_transform.contains(x)
+        is_inside = self.support_transform.is_within_bounds(x)
         result = x.new_full((len(self.class_flows), len(x)), -torch.inf)
-        if bool(inside.any()):
-            result[:, inside] = log_prob(
-                x[inside],
+        if bool(is_inside.any()):
+            result[:, is_inside] = log_prob(
+                x[is_inside],
                 self.support_transform,
                 base=self._log_prob_by_class_unbounded,
             )
@@ -204,9 +204,9 @@ class FittedClassDensities(BaseFittedDensity):
         result = torch.empty_like(rows)
         class_indices = class_indices.to(rows.device)
         for c, flow in enumerate(self.class_flows):
-            of_class = class_indices == c
-            if bool(of_class.any()):
-                result[of_class] = map_rows(flow, rows[of_class])
+            is_in_class = class_indices == c
+            if bool(is_in_class.any()):
+                result[is_in_class] = map_rows(flow, rows[is_in_class])
         return result
 
     def draw_conditions(self, n: int, seed: Seed) -> Conditions | None:
@@ -251,17 +251,17 @@ class FittedConditionalDensity(BaseFittedDensity):
         """log p(x | y) (n,) of rows X (n, d) given encoded y (n, l)."""
         continuous_y = _require_y(y)
         x = self._as_tensor(X)
-        inside = self.support_transform.contains(x)
+        is_inside = self.support_transform.is_within_bounds(x)
         result = x.new_full((len(x),), -torch.inf)
-        if bool(inside.any()):
-            map_given_y = self._map_given(continuous_y.take(inside.cpu()))
+        if bool(is_inside.any()):
+            map_given_y = self._map_given(continuous_y.take(is_inside.cpu()))
 
             def log_prob_unbounded(unbounded: Tensor) -> Tensor:
                 values = self.conditional.log_prob(unbounded.cpu().numpy(), map_given_y)
                 return torch.from_numpy(values).to(self.device)
 
-            result[inside] = log_prob(
-                x[inside], self.support_transform, base=log_prob_unbounded
+            result[is_inside] = log_prob(
+                x[is_inside], self.support_transform, base=log_prob_unbounded
             )
         return result
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from sliceflow.arrays import SMALLEST_POSITIVE, Floats, Ints, Mask
-from sliceflow.estimators.density.bases import N_STAGES, features_of_groups
+from sliceflow.estimators.density.bases import N_STAGES, is_in_chosen_group
 from sliceflow.estimators.density.column_regression import (
     BasisExpansion,
     ColumnRegression,
@@ -173,5 +173,5 @@ class GroupSelection:
         is_entering = is_candidate & (self.test(gradient) > MIN_SCORE)
         if not is_entering.any():
             return expansion
-        is_added = features_of_groups(is_entering, self.test.groups)
+        is_added = is_in_chosen_group(is_entering, self.test.groups)
         return expansion.with_features(is_added)

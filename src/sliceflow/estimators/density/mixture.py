@@ -198,15 +198,15 @@ def _normal_quantile(log_below: Tensor, log_above: Tensor) -> Tensor:
     is_low = log_below < log_above
     log_tail = torch.minimum(log_below, log_above)
     quantile = torch.special.ndtri(log_tail.clamp(min=_LEAST_LOG_PROBABILITY).exp())
-    far = log_tail < _LEAST_LOG_PROBABILITY
-    if bool(far.any()):
-        target = log_tail[far]
+    is_far = log_tail < _LEAST_LOG_PROBABILITY
+    if bool(is_far.any()):
+        target = log_tail[is_far]
         far_quantile = -(-2 * target).sqrt()
         for _ in range(_N_QUANTILE_STEPS):
             # So far out, the slope φ/Φ of log Φ at q is −q up to 1/q².
             excess = torch.special.log_ndtr(far_quantile) - target
             far_quantile = far_quantile - excess / -far_quantile
-        quantile[far] = far_quantile
+        quantile[is_far] = far_quantile
     return torch.where(is_low, quantile, -quantile)
 
 
@@ -234,7 +234,7 @@ def _mixture_quantile(
         middle = (low + high) / 2
         residual = (middle - mean) / scale
         tails = (log_weights + torch.special.log_ndtr(side * residual)).logsumexp(0)
-        too_low = side * (tails - total - target) < 0
-        low = torch.where(too_low, middle, low)
-        high = torch.where(too_low, high, middle)
+        is_too_low = side * (tails - total - target) < 0
+        low = torch.where(is_too_low, middle, low)
+        high = torch.where(is_too_low, high, middle)
     return (low + high) / 2

@@ -22,7 +22,7 @@ import numpy as np
 
 from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.engine.random import Seed
-from sliceflow.estimators.density.bases import SmoothBasis, features_of_groups
+from sliceflow.estimators.density.bases import SmoothBasis, is_in_chosen_group
 from sliceflow.estimators.density.column_regression import (
     BasisExpansion,
     ColumnRegression,
@@ -249,7 +249,9 @@ def _select_columns(
 def _refit(
     columns: Sequence[ColumnRegression], basis: SmoothBasis, rows: RowsGivenY
 ) -> tuple[list[ColumnRegression], SmoothBasis]:
-    """Fit the regressions again, to all rows, with the features that any of them has.
+    """Fit the regressions of all columns again, to all rows.
+
+    The basis keeps the features that the regression of any column has.
 
     Parameters
     ----------
@@ -262,9 +264,9 @@ def _refit(
     refitted : the regressions, fitted to all rows
     used_basis : the groups that any function of any column has
     """
-    used_groups = _used_groups(columns, basis)
-    used_basis = basis.take_groups(used_groups)
-    is_kept = features_of_groups(used_groups, basis.group_of_each_feature())
+    is_group_used = _is_group_used(columns, basis)
+    used_basis = basis.take_groups(is_group_used)
+    is_kept = is_in_chosen_group(is_group_used, basis.group_of_each_feature())
     groups = used_basis.group_of_each_feature()
     features = used_basis.features(rows.y)
     residuals = np.empty(rows.x.shape)
@@ -280,16 +282,16 @@ def _refit(
     return refitted, used_basis
 
 
-def _used_groups(columns: Sequence[ColumnRegression], basis: SmoothBasis) -> Mask:
+def _is_group_used(columns: Sequence[ColumnRegression], basis: SmoothBasis) -> Mask:
     """Which groups (g,) of the basis any function of any column has."""
     groups = basis.group_of_each_feature()
     is_feature_used = np.zeros(len(groups), bool)
     for column in columns:
         for expansion in column.expansions:
-            is_feature_used |= expansion.active
-    used_groups = np.zeros(int(groups.max()) + 1, bool)
-    used_groups[groups[is_feature_used & (groups >= 0)]] = True
-    return used_groups
+            is_feature_used |= expansion.is_active
+    is_group_used = np.zeros(int(groups.max()) + 1, bool)
+    is_group_used[groups[is_feature_used & (groups >= 0)]] = True
+    return is_group_used
 
 
 def _join_columns(

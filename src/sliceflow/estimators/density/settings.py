@@ -15,8 +15,8 @@ from sliceflow.saved_types import Between, Count
 # are nearly sums of others.
 REG_COVARS = (1e-4, 1e-3, 3e-2)
 # The most components of a Gaussian mixture that is fitted at once, from random starts.
-# Larger mixtures grow from one of this size. More would take the search as long as all
-# else, and hardly gain on fewer than 3,000 rows.
+# Larger mixtures grow from a mixture of this size. With more, the search would take as
+# long as all else, and hardly gain on fewer than 3,000 rows.
 MAX_UNGROWN_COMPONENTS = 24
 # A map that is fitted to n rows has 1.5·√n knots, within these limits. Fewer than 12
 # cannot bend where the data do; beyond 48 the penalty decides, and knots only cost

@@ -54,7 +54,7 @@ class RowGroup:
     """Rows to which a density may be fitted: all, or those of a class."""
 
     name: str  # what users call the rows
-    mask: Mask  # which of the n rows these are, (n,)
+    is_member: Mask  # which of the n rows these are, (n,)
     is_class: bool = False
 
 
@@ -103,7 +103,7 @@ class SupportTransform:
             tail_scale=as_tensor(tail_scale),
         )
 
-    def contains(self, x: Tensor) -> Tensor:
+    def is_within_bounds(self, x: Tensor) -> Tensor:
         """Whether rows x (n, d) are within the bounds, (n,)."""
         return ((x > self.low) & (x < self.high)).all(1)
 
@@ -168,9 +168,9 @@ def check_within_bounds(X: Floats, low: Floats, high: Floats, names: Names) -> N
     """Raise a `DataError` if a row of X (n, d) is not between the bounds (d,)."""
     for j in range(X.shape[1]):
         column = X[:, j]
-        outside: Mask = (column <= low[j]) | (column >= high[j])
-        if outside.any():
-            row = int(np.argmax(outside))
+        is_outside: Mask = (column <= low[j]) | (column >= high[j])
+        if is_outside.any():
+            row = int(np.argmax(is_outside))
             fact = (
                 f"{column[row]:g} is not between the bounds {low[j]:g} and {high[j]:g}"
             )
@@ -207,7 +207,7 @@ def check_not_constant(X: Floats, group: RowGroup, names: Names) -> None:
 
     `names` are the names of the columns.
     """
-    rows = X[group.mask]
+    rows = X[group.is_member]
     for j in range(rows.shape[1]):
         column = rows[:, j]
         if (column == column[0]).all():
@@ -255,15 +255,15 @@ def jitter_ties(
         # "spread" stays, because another path would change the noise.
         noise = seed.child("spread", j).uniform(1, len(X))[0].numpy() - 0.5
         moved = column + float(np.diff(np.unique(column)).min()) * noise
-        inside = (moved > low[j]) & (moved < high[j])
-        jittered[:, j] = np.where(inside, moved, column)
+        is_inside = (moved > low[j]) & (moved < high[j])
+        jittered[:, j] = np.where(is_inside, moved, column)
         tied_columns.append(TiedColumn(j, tied_groups[0]))
     return jittered, tied_columns
 
 
 def _has_ties(column: Floats, group: RowGroup) -> bool:
     """Whether one value of a column (n,) fills too many rows of a group."""
-    values = column[group.mask]
+    values = column[group.is_member]
     n = len(values)
     _, counts = np.unique(values, return_counts=True)
     max_count = int(counts.max())

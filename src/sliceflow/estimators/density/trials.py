@@ -135,7 +135,7 @@ class HeldOutRows:
         self._append_log_prob()
 
     @property
-    def have_stopped_improving(self) -> bool:
+    def has_stopped_improving(self) -> bool:
         """Whether the last `PATIENCE` steps were no better than one before them."""
         best_step = int(np.argmax(self.log_probs))
         last_step = len(self.log_probs) - 1
@@ -232,7 +232,7 @@ class _TrialFlow:
         """Judge a step, and return whether the flow ends with it."""
         self._held_out.move(SlicedMap.from_step(event.model_step))
         is_last = event.step_index + 1 == event.stage_steps
-        if is_last or self._held_out.have_stopped_improving:
+        if is_last or self._held_out.has_stopped_improving:
             return True
         with torch.inference_mode(mode=False):  # listeners may use torch as they like
             self.is_cut_short = self._progress.notify_of_trial(self._name, self.score)

@@ -236,8 +236,12 @@ class Layout:
         parts = []
         for part in index_slices:
             parts.append(
-                seed.uniform_part(
-                    self.dimension, n_total, part, dtype=torch.float32, device=device
+                seed.uniform(
+                    self.dimension,
+                    n_total,
+                    dtype=torch.float32,
+                    device=device,
+                    part=part,
                 )
             )
         if len(parts) == 1:

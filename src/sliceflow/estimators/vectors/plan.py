@@ -526,7 +526,7 @@ def require_settings_for_y(
         hint = f"use n_steps=1 or more, or {other_way}"
         raise ParameterError("n_steps", 0, fact, hint)
     x = torch.tensor(rows.X[:MAX_TRIED_ROWS]).T  # a copy: X may be read-only
-    if not frames.sees_condition(frame_kind, x, encoder.condition_dim):
+    if not frames.has_condition_directions(frame_kind, x, encoder.condition_dim):
         fact = "does not work with conditions that share maps: it does not see y"
         hint = f"use frame='orthogonal', or {other_way}"
         raise ParameterError("frame", parameters.frame, fact, hint)

@@ -26,7 +26,7 @@ from sliceflow.kernels.reference.histograms import (
     displace_grid,
     histogram,
     shrink,
-    shrink_factor,
+    shrink_factors,
     value_range,
 )
 from sliceflow.kernels.reference.points import take_points
@@ -65,7 +65,7 @@ __all__ = [  # every kernel
     "philox",
     "project_tiles",
     "shrink",
-    "shrink_factor",
+    "shrink_factors",
     "sort_rows",
     "take_points",
     "uniform",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,7 +32,7 @@ def flatten_tails(lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor) -> Ten
     """Maps on a grid with rigid tails, for particles that they were not fitted to.
 
     Beyond the ¼√M-th particle from either end (`TAIL_SHARE_OF_ROOT`), a map is noise.
-    There all move as far as that particle does, but not out of the data's range.
+    There all points move as far as that particle does, but not out of the data's range.
 
     Parameters
     ----------
@@ -59,13 +60,11 @@ def flatten_tails(lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor) -> Ten
     tail_displacement = displacements.gather(1, bins).lerp(
         displacements.gather(1, bins + 1), inside
     )
-    displacements = torch.where(
-        edge > bins[:, 1:], tail_displacement[:, 1:], displacements
-    )
-    displacements = torch.where(
-        edge <= bins[:, :1], tail_displacement[:, :1], displacements
-    )
-    flattened = (position + displacements).clamp(values[:, :1], values[:, -1:])
+    is_in_low_tail = edge <= bins[:, :1]
+    is_in_high_tail = edge > bins[:, 1:]
+    rigid = torch.where(is_in_high_tail, tail_displacement[:, 1:], displacements)
+    rigid = torch.where(is_in_low_tail, tail_displacement[:, :1], rigid)
+    flattened = (position + rigid).clamp(values[:, :1], values[:, -1:])
     return flattened.to(values.dtype)
 
 
@@ -130,8 +129,9 @@ def _knot_edges(displacements: Tensor, counts: Tensor, n_knots: int) -> Tensor:
     inner_edges = torch.searchsorted(below, below[:, -1:] * share)
     edges = pad(pad(inner_edges, (1, 0)), (0, 1), value=n_bins)
     k = torch.arange(n_knots, device=device)
-    edges = (edges - k).cummax(1).values + k  # no two knots at the same edge,
-    return torch.minimum(edges, n_bins - (n_knots - 1) + k)  # and none beyond the last
+    distinct_edges = (edges - k).cummax(1).values + k
+    largest_edges = n_bins - (n_knots - 1) + k  # where the next knots still have edges
+    return torch.minimum(distinct_edges, largest_edges)
 
 
 def _fit_knots(displacements: Tensor, counts: Tensor, edges: Tensor) -> Tensor:
@@ -139,10 +139,7 @@ def _fit_knots(displacements: Tensor, counts: Tensor, edges: Tensor) -> Tensor:
 
     This is least squares for a function D that is linear between knots: over the
     particles, as if each were in the middle of its bin, and over half a particle at
-    each knot, which makes the solution unique. Its linear system is tridiagonal. The
-    sums over the bins between two knots are differences of running sums. Jacobi's
-    method solves the system: where particles are spread evenly, its diagonal is twice
-    as large as the sum of the other numbers in a row.
+    each knot, which makes the solution unique. Its linear system is tridiagonal.
 
     Parameters
     ----------
@@ -150,40 +147,95 @@ def _fit_knots(displacements: Tensor, counts: Tensor, edges: Tensor) -> Tensor:
     counts : the particles (h, B) in each bin
     edges : the edges (h, K) at which the knots are
     """
-    pad = torch.nn.functional.pad
     start = displacements.gather(1, edges)
+    sums = _sum_between_knots(displacements, counts, edges)
+    system = _system_of_knots(sums, start)
+    return _solve_by_jacobi(system, start)
+
+
+class _SumsBetweenKnots(NamedTuple):
+    """Sums over the particles between each two neighboring knots, all (h, K − 1).
+
+    t is the place of a particle between its knots, from 0 at the first to 1 at the
+    second, and D is its displacement.
+    """
+
+    sum_1: Tensor  # of 1: the number of particles
+    sum_t: Tensor
+    sum_tt: Tensor  # of t²
+    sum_d: Tensor  # of D
+    sum_td: Tensor  # of t·D
+
+
+def _sum_between_knots(
+    displacements: Tensor, counts: Tensor, edges: Tensor
+) -> _SumsBetweenKnots:
+    """The sums that `_fit_knots` needs; they are differences of running sums."""
     middle = (displacements[:, 1:] + displacements[:, :-1]) / 2
     n_bins = middle.shape[1]
     place = torch.arange(n_bins, dtype=torch.float64, device=edges.device) + 0.5
 
-    def sum_between_knots(t: Tensor) -> Tensor:
-        return pad(t.cumsum(1), (1, 0)).gather(1, edges).diff(dim=1)
+    def sum_between_knots(of_bins: Tensor) -> Tensor:
+        running_sum = torch.nn.functional.pad(of_bins.cumsum(1), (1, 0))
+        return running_sum.gather(1, edges).diff(dim=1)
 
-    # Sums over the particles between two knots, (h, K − 1): of 1, of their place x and
-    # x², of their displacement D and of x·D.
+    # Of the particles' places x on the grid, and of D.
     sum_1 = sum_between_knots(counts)
     sum_x = sum_between_knots(counts * place)
     sum_xx = sum_between_knots(counts * place**2)
     sum_d = sum_between_knots(counts * middle)
     sum_xd = sum_between_knots(counts * place * middle)
-    # With t = (x − first)/size, from 0 at a knot to 1 at the next one, the sums of t,
-    # t² and t·D.
+    # With t = (x − first)/size.
     first = edges[:, :-1].double()
     size = edges.diff(dim=1).double()
     sum_t = (sum_x - first * sum_1) / size
     sum_tt = (sum_xx - 2 * first * sum_x + first**2 * sum_1) / size**2
     sum_td = (sum_xd - first * sum_d) / size
-    # At t the fitted function is (1 − t)·(left knot) + t·(right knot). So the system
-    # has the sums of (1 − t)², t², t·(1 − t), (1 − t)·D and t·D.
-    diagonal = pad(sum_1 - 2 * sum_t + sum_tt, (0, 1)) + pad(sum_tt, (1, 0)) + 0.5
-    off_diagonal = sum_t - sum_tt
-    right_side = pad(sum_d - sum_td, (0, 1)) + pad(sum_td, (1, 0)) + 0.5 * start
-    values = start
+    return _SumsBetweenKnots(sum_1, sum_t, sum_tt, sum_d, sum_td)
+
+
+class _TridiagonalSystem(NamedTuple):
+    """h symmetric tridiagonal systems of K linear equations."""
+
+    diagonal: Tensor  # (h, K)
+    off_diagonal: Tensor  # (h, K − 1)
+    right_side: Tensor  # (h, K)
+
+
+def _system_of_knots(sums: _SumsBetweenKnots, start: Tensor) -> _TridiagonalSystem:
+    """The least squares system of the displacements at knots.
+
+    At t the fitted function is (1 − t)·(left knot) + t·(right knot). So the system has
+    the sums of (1 − t)², t², t·(1 − t), (1 − t)·D and t·D. Half a particle at each knot
+    has the displacement `start` (h, K).
+    """
+    pad = torch.nn.functional.pad
+    sum_1, sum_t, sum_tt, sum_d, sum_td = sums
+    squares_to_next = pad(sum_1 - 2 * sum_t + sum_tt, (0, 1))
+    squares_to_previous = pad(sum_tt, (1, 0))
+    products_to_next = pad(sum_d - sum_td, (0, 1))
+    products_to_previous = pad(sum_td, (1, 0))
+    return _TridiagonalSystem(
+        diagonal=squares_to_next + squares_to_previous + 0.5,
+        off_diagonal=sum_t - sum_tt,
+        right_side=products_to_next + products_to_previous + 0.5 * start,
+    )
+
+
+def _solve_by_jacobi(system: _TridiagonalSystem, start: Tensor) -> Tensor:
+    """Solve by some iterations of Jacobi's method, from `start` (h, K).
+
+    Where particles are spread evenly, the diagonal is twice as large as the sum of the
+    other numbers in a row, so that every iteration halves the error.
+    """
+    pad = torch.nn.functional.pad
+    diagonal, off_diagonal, right_side = system
+    solution = start
     for _ in range(JACOBI_ITERATIONS):
-        from_next = pad(off_diagonal * values[:, 1:], (0, 1))
-        from_previous = pad(off_diagonal * values[:, :-1], (1, 0))
-        values = (right_side - (from_next + from_previous)) / diagonal
-    return values
+        from_next = pad(off_diagonal * solution[:, 1:], (0, 1))
+        from_previous = pad(off_diagonal * solution[:, :-1], (1, 0))
+        solution = (right_side - (from_next + from_previous)) / diagonal
+    return solution
 
 
 def expand_grid(

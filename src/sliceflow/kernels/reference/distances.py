@@ -24,7 +24,7 @@ def keep_smallest(
 
     Parameters
     ----------
-    scores : more scores (q, m) of each row, those of columns first to first + m − 1
+    scores : more scores (q, m) of each row, in the columns first to first + m − 1
     best_scores, best_columns : the smallest scores (q, c), and their columns; column −1
         is none yet, and such columns are the last of a row
     """

@@ -111,7 +111,7 @@ def compose_histograms(
     lo_q: Tensor,
     hi_q: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """The transport map F_q⁻¹(F_p(z)) at the particles' bin edges, and its cost.
+    """The maps F_q⁻¹(F_p(z)) at the particles' bin edges, and how far they move.
 
     Over a run of bins without particles F_p is flat, and the data may have a gap at the
     same value a of F_q (two separate classes): the run starts at F_q⁻¹(a⁻) and ends at
@@ -121,42 +121,45 @@ def compose_histograms(
     Parameters
     ----------
     counts_p, lo_p, hi_p : the histograms (h, B) of the particles and their ranges (h,)
-    counts_q, lo_q, hi_q : those of the data
+    counts_q, lo_q, hi_q : the histograms of the data and their ranges
 
     Returns
     -------
     values : (h, B + 1), ascending in each row
-    cost : (h,), the mean of (T(z) − z)² over particles spread evenly in their bins
+    mean_squared_displacement : (h,), the mean of (T(z) − z)² over particles spread
+        evenly in their bins
     """
     pad = torch.nn.functional.pad
     is_empty = counts_p == 0
-    empty_left = pad(is_empty, (1, 0), value=True)  # edge 0 is like the end of a run
-    empty_right = pad(is_empty, (0, 1), value=False)
-    probability = pad(counts_p.cumsum(1), (1, 0))
-    probability = probability / probability[:, -1:]
-    probability = probability + torch.where(empty_left, CDF_TOLERANCE, -CDF_TOLERANCE)
-    probability = torch.where((hi_p > lo_p)[:, None], probability.clamp(0, 1), 0.5)
+    is_empty_left = pad(is_empty, (1, 0), value=True)  # edge 0 is like the end of a run
+    is_empty_right = pad(is_empty, (0, 1), value=False)
+    below = pad(counts_p.cumsum(1), (1, 0))  # the particles below each edge
+    at_edges = below / below[:, -1:]
+    # An edge behind an empty bin goes to F_q⁻¹(a⁺), any other one to F_q⁻¹(a⁻).
+    beside_edges = at_edges + torch.where(is_empty_left, CDF_TOLERANCE, -CDF_TOLERANCE)
+    has_range = (hi_p > lo_p)[:, None]
+    probability = torch.where(has_range, beside_edges.clamp(0, 1), 0.5)
     values = _quantile(probability, counts_q, lo_q, hi_q)
-    values = _linear_over_runs(values, empty_left & empty_right)
+    values = _linear_over_runs(values, is_empty_left & is_empty_right)
     return values, _mean_squared_displacement(values, counts_p, lo_p, hi_p)
 
 
-def _linear_over_runs(values: Tensor, in_run: Tensor) -> Tensor:
+def _linear_over_runs(values: Tensor, is_in_run: Tensor) -> Tensor:
     """Values (h, B + 1) at edges, made linear over runs of empty bins.
 
-    `in_run` (h, B + 1) marks the edges with empty bins on both sides. They are
+    `is_in_run` (h, B + 1) marks the edges with empty bins on both sides. They are
     interpolated between the two ends of their run. Edge 0 always is an end.
     """
     h, n_edges = values.shape
     edge = torch.arange(n_edges, device=values.device).expand(h, -1)
-    inside = in_run & (edge > 0)
-    before = torch.where(inside, 0, edge).cummax(1).values
-    after = torch.where(inside, n_edges - 1, edge).flip(1).cummin(1).values.flip(1)
+    is_inside = is_in_run & (edge > 0)
+    before = torch.where(is_inside, 0, edge).cummax(1).values
+    after = torch.where(is_inside, n_edges - 1, edge).flip(1).cummin(1).values.flip(1)
     run_length = (after - before).clamp(min=1)
     run_start = torch.gather(values, 1, before)
     run_end = torch.gather(values, 1, after)
     share = (edge - before).double() / run_length
-    return torch.where(inside, run_start + share * (run_end - run_start), values)
+    return torch.where(is_inside, run_start + share * (run_end - run_start), values)
 
 
 def _mean_squared_displacement(
@@ -178,19 +181,23 @@ def _mean_squared_displacement(
     return (counts * mean_square).sum(1) / counts.sum(1)
 
 
-def shrink_factor(cost: Tensor, threshold: Tensor, variance: Tensor) -> Tensor:
-    """The factor f = max(0, 1 − r·σ²/c) of each of h maps, float64 (h,); 0 if c = 0.
+def shrink_factors(
+    mean_squared_displacement: Tensor, thresholds: Tensor, variance: Tensor
+) -> Tensor:
+    """The factor f = max(0, 1 − r·σ²/w) of each of h maps, float64 (h,); 0 if w = 0.
 
     Parameters
     ----------
-    cost : c (h,), the mean squared displacement of each map
-    threshold : r (C,), one for each class, which has h/C of the rows; (1,) without
+    mean_squared_displacement : w (h,), of the particles by each map
+    thresholds : r (C,), one for each class, which has h/C of the rows; (1,) without
         classes
     variance : σ² (h,)
     """
-    rows_per_class = len(cost) // len(threshold)
-    noise = threshold.double().repeat_interleave(rows_per_class) * variance.double()
-    return torch.where(cost > noise, 1 - noise / cost.double(), 0.0)
+    rows_per_class = len(mean_squared_displacement) // len(thresholds)
+    noise = thresholds.double().repeat_interleave(rows_per_class) * variance.double()
+    is_above_noise = mean_squared_displacement > noise
+    factors = 1 - noise / mean_squared_displacement.double()
+    return torch.where(is_above_noise, factors, 0.0)
 
 
 def shrink(
@@ -198,20 +205,20 @@ def shrink(
     hi: Tensor,
     values: Tensor,
     counts: Tensor,
-    cost: Tensor,
-    threshold: Tensor,
+    mean_squared_displacement: Tensor,
+    thresholds: Tensor,
     variance: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Maps on a grid, shrunk within their noise: z + f·(T(z) − z).
 
-    `shrink_factor` computes the factor f.
+    `shrink_factors` computes the factor f of each map.
 
     Parameters
     ----------
     lo, hi, values : the maps (h, B + 1) on [lo, hi], both (h,)
     counts : the particles (h, B) in each bin
-    cost : c (h,), the mean squared displacement of each map
-    threshold : r (C,), one for each class, which has h/C of the rows; (1,) without
+    mean_squared_displacement : w (h,), of the particles by each map
+    thresholds : r (C,), one for each class, which has h/C of the rows; (1,) without
         classes
     variance : σ² (h,); None computes it from `counts`, with all particles of a bin in
         its middle
@@ -219,7 +226,7 @@ def shrink(
     Returns
     -------
     values : (h, B + 1), of the shrunk maps
-    factor : f (h,)
+    shrink_factors : f (h,)
     """
     n_bins = counts.shape[1]
     lo = lo.double()
@@ -227,10 +234,10 @@ def shrink(
     edge = torch.arange(n_bins + 1, device=lo.device, dtype=torch.float64)
     if variance is None:
         variance = _binned_variance(counts, lo, hi)
-    factor = shrink_factor(cost, threshold, variance)
+    factors = shrink_factors(mean_squared_displacement, thresholds, variance)
     positions = torch.lerp(lo[:, None], hi[:, None], edge / n_bins)
-    shrunk = torch.lerp(positions, values.double(), factor[:, None])
-    return shrunk.to(values.dtype), factor.to(values.dtype)
+    shrunk = torch.lerp(positions, values.double(), factors[:, None])
+    return shrunk.to(values.dtype), factors.to(values.dtype)
 
 
 def _binned_variance(counts: Tensor, lo: Tensor, hi: Tensor) -> Tensor:
@@ -260,8 +267,8 @@ def displace_grid(
     """T(z) − z for z (h, n), where T is linear between `values` on a uniform grid.
 
     Edge b of B equal bins of [lo, hi], both (h,), goes to values[:, b], (h, B + 1).
-    Beyond the ends T(z) − z is constant; see `images_beyond`. With `starts`, each class
-    has its own maps, and there are C·h of them.
+    `images_beyond` says where points beyond the ends go. With `starts`, each class has
+    its own maps, and there are C·h of them.
     """
 
     def displace(z_class: Tensor, rows: slice) -> Tensor:

@@ -37,9 +37,10 @@ def images_beyond(
 ) -> tuple[Tensor, Tensor]:
     """T(z) where z (h, n) is below lo (h, 1), and T(z) where z is above hi (h, 1).
 
-    They move as far as the end does. Particles with unusual y come
+    Points beyond an end move as far as the end does. Particles with unusual y come
     there at every step, and a slope would pull them ever further. Where the whole map
-    leads to one value (a constant coordinate), everything beyond leads to it, too.
+    leads to one value (a constant coordinate), or begins at one (lo = hi), points
+    beyond go to the value of the end.
     """
     low_end = values[:, :1]
     high_end = values[:, -1:]

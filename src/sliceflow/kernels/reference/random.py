@@ -58,7 +58,7 @@ def uniform(
     device: torch.device | str,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Numbers in (0, 1), (n, 4) of `dtype`: those of the words that `philox` draws."""
+    """Numbers in (0, 1), (n, 4) of `dtype`, made of the words of `philox`."""
     return words_as_uniform(philox(first, n, key, device), dtype)
 
 
@@ -73,7 +73,7 @@ def words_as_uniform(words: Tensor, dtype: torch.dtype) -> Tensor:
 def normal(
     first: int, n: int, key: tuple[int, int], device: torch.device | str
 ) -> Tensor:
-    """Standard normal numbers, float64 (n, 4): `box_muller` of what `philox` draws."""
+    """Standard normal numbers, float64 (n, 4), made of the words of `philox`."""
     return box_muller(philox(first, n, key, device))
 
 

@@ -93,8 +93,8 @@ def _out_of_wide_gaps(position: Tensor, q: Tensor, w: Tensor | None) -> Tensor:
 def displace_knots(z: Tensor, knots: Tensor, values: Tensor) -> Tensor:
     """T(z) − z for z (h, n), where T is linear between T(knots) = values.
 
-    `knots` and `values` are (h, K) and ascend in each row. Beyond the ends
-    T(z) − z is constant; see `images_beyond`.
+    `knots` and `values` are (h, K) and ascend in each row. `images_beyond` says where
+    points beyond the ends go.
     """
     zd = z.double().contiguous()
     k = knots.double().contiguous()

@@ -82,7 +82,7 @@ def _rotate_tiles(x: Tensor, theta: Tensor, geometry: TileGeometry) -> Tensor:
     if geometry.grid != (1, 1):  # one tile is the picture itself
         tiles = x.new_empty(geometry.n_directions, n)
         tiles.index_copy_(0, geometry.scatter_index.to(x.device), x)
-        tiles.index_fill_(0, geometry.beyond.to(x.device), 0.0)
+        tiles.index_fill_(0, geometry.beyond_indices.to(x.device), 0.0)
     return torch.matmul(theta.to(x.dtype), tiles.reshape(-1, k, n)).view(-1, n)
 
 

@@ -11,7 +11,7 @@ from sliceflow.kernels.reference import (
     lift_tiles,
     match_sorted,
     nearest_distance,
-    shrink_factor,
+    shrink_factors,
     sort_rows,
     take_points,
 )
@@ -51,7 +51,7 @@ __all__ = [  # every kernel; some are those of the reference
     "philox",
     "project_tiles",
     "shrink",
-    "shrink_factor",
+    "shrink_factors",
     "sort_rows",
     "take_points",
     "uniform",

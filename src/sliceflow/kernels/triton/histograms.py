@@ -146,7 +146,7 @@ def _on_device(starts: tuple[int, ...], device: torch.device) -> Tensor:
     return torch.tensor(starts, dtype=torch.int32, device=device)
 
 
-def _countable(z: Tensor, n_bins: int, weights: Tensor | None) -> bool:
+def _is_countable(z: Tensor, n_bins: int, weights: Tensor | None) -> bool:
     """Whether the kernels can count: float32, no weights, a power of two of bins."""
     return (
         weights is None
@@ -159,7 +159,7 @@ def _countable(z: Tensor, n_bins: int, weights: Tensor | None) -> bool:
 def bin_counts(
     z: Tensor, lo: Tensor, hi: Tensor, n_bins: int, weights: Tensor | None = None
 ) -> Tensor:
-    if not _countable(z, n_bins, weights):
+    if not _is_countable(z, n_bins, weights):
         return reference.bin_counts(z, lo, hi, n_bins, weights)
     return _counted(z, n_bins, (0, z.shape[1]), lo, hi, find_range=False)
 
@@ -169,7 +169,7 @@ def histogram(
 ) -> tuple[Tensor, Tensor, Tensor]:
     if not starts:
         starts = (0, z.shape[1])
-    if not _countable(z, n_bins, weights):
+    if not _is_countable(z, n_bins, weights):
         return reference.histogram(z, n_bins, weights, starts)
     if n_bins > _MAX_BINS_IN_REGISTERS and len(starts) > 2:
         counts, lo, hi = histogram_with_kernels(
@@ -218,7 +218,7 @@ def _smaller(a, b):
 
 @triton.jit
 def _compose_kernel(
-    counts_p, counts_q, keys, lo_p, hi_p, lo_q, hi_q, values, cost,
+    counts_p, counts_q, keys, lo_p, hi_p, lo_q, hi_q, values, mean_squared_displacement,
     BINS_P: tl.constexpr, BINS_Q: tl.constexpr, STEPS: tl.constexpr,
 ):  # fmt: skip
     """One map. `keys` is memory for the cumulative counts of the data."""
@@ -274,7 +274,9 @@ def _compose_kernel(
     )
     moved = tl.where(edge < BINS_P, after_count, 0).to(tl.float32)
     square = left * left + left * right + right * right
-    tl.store(cost + row, tl.sum(moved * square, 0) / (3.0 * total_p))
+    tl.store(
+        mean_squared_displacement + row, tl.sum(moved * square, 0) / (3.0 * total_p)
+    )
 
 
 def compose_histograms(
@@ -299,7 +301,7 @@ def compose_histograms(
     device = counts_p.device
     values = torch.empty((h, bins_p + 1), dtype=torch.float32, device=device)
     keys = torch.empty((h, bins_q + 1), dtype=torch.int64, device=device)
-    cost = torch.empty(h, dtype=torch.float32, device=device)
+    mean_squared_displacement = torch.empty(h, dtype=torch.float32, device=device)
     _compose_kernel[(h,)](
         counts_p,
         counts_q,
@@ -309,12 +311,12 @@ def compose_histograms(
         lo_q,
         hi_q,
         values,
-        cost,
+        mean_squared_displacement,
         BINS_P=bins_p,
         BINS_Q=bins_q,
         STEPS=bins_q.bit_length(),
     )
-    return values, cost
+    return values, mean_squared_displacement
 
 
 @triton.jit
@@ -323,10 +325,10 @@ def _shrink_kernel(
     hi,
     values,
     counts,
-    cost,
-    threshold,
+    mean_squared_displacement,
+    thresholds,
     out,
-    factor,
+    factors,
     rows_per_class,
     BINS: tl.constexpr,
 ):
@@ -345,14 +347,14 @@ def _shrink_kernel(
     end = tl.load(hi + row).to(tl.float32)
     width = (end - start) / BINS
     noise = (
-        tl.load(threshold + row // rows_per_class).to(tl.float32)
+        tl.load(thresholds + row // rows_per_class).to(tl.float32)
         * variance
         * width
         * width
     )
-    moved = tl.load(cost + row).to(tl.float32)
+    moved = tl.load(mean_squared_displacement + row).to(tl.float32)
     f = tl.where(moved > noise, 1.0 - noise / moved, 0.0)
-    tl.store(factor + row, f)
+    tl.store(factors + row, f)
     position = start + (end - start) * (edge.to(tl.float32) / BINS)
     value = tl.load(values + row * (BINS + 1) + edge, mask=used, other=0.0)
     shrunk = position + f * (value - position)
@@ -364,25 +366,27 @@ def shrink(
     hi: Tensor,
     values: Tensor,
     counts: Tensor,
-    cost: Tensor,
-    threshold: Tensor,
+    mean_squared_displacement: Tensor,
+    thresholds: Tensor,
     variance: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     h, n_bins = counts.shape
     if variance is not None or values.dtype != torch.float32 or n_bins & (n_bins - 1):
-        return reference.shrink(lo, hi, values, counts, cost, threshold, variance)
+        return reference.shrink(
+            lo, hi, values, counts, mean_squared_displacement, thresholds, variance
+        )
     out = torch.empty_like(values)
-    factor = torch.empty(h, dtype=torch.float32, device=values.device)
+    factors = torch.empty(h, dtype=torch.float32, device=values.device)
     _shrink_kernel[(h,)](
         lo,
         hi,
         values.contiguous(),
         counts.contiguous(),
-        cost,
-        threshold,
+        mean_squared_displacement,
+        thresholds,
         out,
-        factor,
-        h // len(threshold),
+        factors,
+        h // len(thresholds),
         BINS=n_bins,
     )
-    return out, factor
+    return out, factors
