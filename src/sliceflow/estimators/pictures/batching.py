@@ -22,6 +22,7 @@ decided in this order, and none is ever larger than the one before:
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -36,8 +37,10 @@ from sliceflow.engine.clouds import ClassOrder, SortedSelection
 from sliceflow.engine.encoded_y import ClassSlices, FlowY, SeparateClassIndices
 from sliceflow.engine.random import Seed
 from sliceflow.estimators.pictures.costs import directions_per_stage
-from sliceflow.estimators.pictures.plan import PicturePlan
 from sliceflow.estimators.pictures.rows import DevicePictures
+
+if TYPE_CHECKING:
+    from sliceflow.estimators.pictures.plan import PicturePlan
 
 # A step uses at least this many particles and pictures, however small the memory is.
 MIN_BATCH = 4096

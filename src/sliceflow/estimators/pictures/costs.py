@@ -24,35 +24,38 @@ NANOSECONDS_PER_SORTED_VALUE = {"cpu": 80.0, "cuda": 0.2}
 NANOSECONDS_PER_BIN = {"cpu": 75.0, "cuda": 0.0}
 
 
-def fit_bytes(plan: PicturePlan, n_shard: int, m_shard: int) -> int:
-    """Memory of a fit on a rank with n pictures (and mirror images) and m particles.
-
-    It counts clouds, the work of a step, the model, and stored pictures.
-    """
-    clouds = _cloud_bytes(plan, n_shard, m_shard)
-    n_points = _points_of_step(plan, m_shard) + _points_of_step(plan, n_shard)
-    return clouds + _step_bytes(plan, n_points) + _model_bytes(plan)
+def fit_bytes(plan: PicturePlan) -> int:
+    """Memory of a fit on each rank: its clouds, the work of a step, and the model."""
+    return _cloud_bytes(plan) + _step_bytes(plan) + _model_bytes(plan)
 
 
-def _cloud_bytes(plan: PicturePlan, n_shard: int, m_shard: int) -> int:
+def _cloud_bytes(plan: PicturePlan) -> int:
     """Memory of the pictures and particles of a rank.
 
     These are four copies of the particles and three of the pictures, in float32, and
     the pixels.
     """
-    d = plan.layout.dimension
-    return 4 * 4 * d * m_shard + (3 * 4 + _pixel_bytes(plan)) * d * n_shard
+    bytes_per_particle = 4 * 4 * plan.layout.dimension
+    bytes_per_picture = (3 * 4 + _pixel_bytes(plan)) * plan.layout.dimension
+    return (
+        bytes_per_particle * plan.n_moved_per_rank
+        + bytes_per_picture * plan.n_pictures_per_rank
+    )
 
 
-def _step_bytes(plan: PicturePlan, n_points: int) -> int:
+def _step_bytes(plan: PicturePlan) -> int:
     """Memory of the projections, the histograms and the frame of a step."""
+    n_particles = _points_of_step(plan, plan.n_moved_per_rank)
+    n_pictures = _points_of_step(plan, plan.n_pictures_per_rank)
     n_bins = 0
     if isinstance(plan.transport, HistogramTransport):
         n_bins = plan.transport.n_bins
         if plan.layout.n_pixel_values is not None:
             n_bins = max(n_bins, MAX_SINGLE_PIXEL_BINS)
     n_classes = max(1, plan.n_separate_classes)
-    direction_bytes = 4 * n_points + BYTES_PER_BIN * n_bins * n_classes
+    projection_bytes = 4 * (n_particles + n_pictures)
+    histogram_bytes = BYTES_PER_BIN * n_bins * n_classes
+    direction_bytes = projection_bytes + histogram_bytes
     return max(directions_per_stage(plan)) * direction_bytes + frame_bytes(plan)
 
 

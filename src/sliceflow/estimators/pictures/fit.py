@@ -28,7 +28,6 @@ from sliceflow.base.particle_allocation import (
 from sliceflow.base.protocols import FitResult, ParticleResult
 from sliceflow.base.ranks import ONE_PROCESS, Communicator
 from sliceflow.base.rows import Conditions
-from sliceflow.devices import require_memory
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.engine.events import FlowListener
@@ -38,8 +37,7 @@ from sliceflow.engine.proportions import balanced_indices
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import compute_noise_factors
 from sliceflow.errors import CopyWarning, DataError, DataWarning, warn_user
-from sliceflow.estimators.pictures import choices, costs
-from sliceflow.estimators.pictures.batching import choose_batch_size
+from sliceflow.estimators.pictures import choices
 from sliceflow.estimators.pictures.fitted import FittedPictures
 from sliceflow.estimators.pictures.flow_builder import PictureFlowBuilder
 from sliceflow.estimators.pictures.known_parts import as_known
@@ -50,12 +48,9 @@ from sliceflow.estimators.pictures.mosaics import (
     stored_pictures,
 )
 from sliceflow.estimators.pictures.parameters import PictureParameters
-from sliceflow.estimators.pictures.plan import (
-    PicturePlan,
-    plan_pictures,
-)
+from sliceflow.estimators.pictures.plan import PicturePlan, plan_pictures
 from sliceflow.estimators.pictures.rows import DevicePictures, PictureRows
-from sliceflow.estimators.pictures.start_trial import needs_trial, noise_is_better
+from sliceflow.estimators.pictures.start_trial import choose_start_by_trial, needs_trial
 from sliceflow.estimators.pictures.training_pictures import TrainingPictures
 from sliceflow.metrics.copying import describe_copying
 
@@ -110,32 +105,19 @@ class PictureFitPlanner:
         and no worse than noise for most pictures.
         """
         parameters = self.parameters
-        pictures = DevicePictures.from_rows(rows, self.device, parameters.mirror)
-        m = choices.choose_n_picture_particles(
+        labeled = DevicePictures.from_rows(rows, self.device, parameters.mirror)
+        n_particles = choices.choose_n_picture_particles(
             parameters,
-            pictures.n_pictures,
-            pictures.n_classes,
+            labeled.n_pictures,
+            labeled.n_classes,
             self.ranks.size,
             self.device,
         )
-        wanted_amplifier = parameters.amplifier
-        n_clusters = _choose_n_clusters(pictures, parameters, m)
-        if n_clusters > 1:
-            pictures = pictures.with_clusters(
-                n_clusters, seed.child("data"), self.ranks
-            )
-            wanted_amplifier = math.inf  # clusters have separate maps
-        amplifier = choices.choose_amplifier(
-            wanted_amplifier,
-            parameters.transport,
-            m,
-            pictures.n_pictures,
-            pictures.n_classes,
-        )
-
+        pictures = self._with_clusters(labeled, n_particles, seed)
+        amplifier = self._choose_amplifier(pictures, n_particles)
         allocation = allocate_particles(
             pictures.conditions,
-            m,
+            n_particles,
             resolve_map_sharing(amplifier, pictures.n_classes),
             seed.child("conditions"),
             self.ranks,
@@ -144,8 +126,10 @@ class PictureFitPlanner:
         known = None
         if parameters.known is not None:
             known = as_known(parameters.known, pictures.layout).copy()
+        plan = plan_pictures(pictures, parameters, allocation, amplifier, self.ranks)
+        plan.require_memory()
         return PlannedPictureFit(
-            plan=_plan_flow(pictures, parameters, allocation, amplifier, self.ranks),
+            plan=plan,
             rows=rows,
             parameters=parameters,
             seed=seed,
@@ -153,6 +137,36 @@ class PictureFitPlanner:
             pictures=pictures,
             allocation=allocation,
             known=known,
+        )
+
+    def _with_clusters(
+        self, pictures: DevicePictures, n_particles: int, seed: Seed
+    ) -> DevicePictures:
+        """The pictures, in clusters if there are no labels and no known pixels."""
+        if pictures.conditions is not None or self.parameters.known is not None:
+            return pictures
+        n_clusters = choices.choose_n_clusters(
+            self.parameters,
+            n_particles,
+            pictures.n_pictures,
+            pictures.layout.shape,
+            pictures.device,
+        )
+        if n_clusters == 1:
+            return pictures
+        return pictures.with_clusters(n_clusters, seed.child("data"), self.ranks)
+
+    def _choose_amplifier(self, pictures: DevicePictures, n_particles: int) -> float:
+        """Choose ξ for pictures with their labels or clusters, if they have some."""
+        amplifier = self.parameters.amplifier
+        if pictures.has_clusters:
+            amplifier = math.inf  # clusters have separate maps
+        return choices.choose_amplifier(
+            amplifier,
+            self.parameters.transport,
+            n_particles,
+            pictures.n_pictures,
+            pictures.n_classes,
         )
 
 
@@ -206,24 +220,37 @@ class PlannedPictureFit:
     def tune(self, listeners: Sequence[FlowListener] = ()) -> PlannedPictureFit:
         """This fit, with the choice by trials of where particles start.
 
-        They start as noise if the mosaics of the plan are collages. All other settings
-        are those of the plan. The listeners get no event of the trials, which are two
-        small fits.
+        Particles start as noise if the mosaics of the plan are collages. All other
+        settings are those of the plan. The trials are two small fits, of which the
+        listeners get no events.
         """
         if self.is_tuned:
             return self
         tuned = replace(self, is_tuned=True)
-        if not needs_trial(self.plan) or not noise_is_better(self, self._fit_on_trial):
+        if not needs_trial(self.plan) or choose_start_by_trial(self) == "mosaics":
             return tuned
         options = replace(self.parameters.options, start="noise")
-        plan = _plan_flow(
+        plan = plan_pictures(
             self.pictures,
             replace(self.parameters, options=options),
             self.allocation,
             self.plan.amplifier,
             self.ranks,
         )
+        plan.require_memory()
         return replace(tuned, plan=plan)
+
+    def fit_on_trial(
+        self, train: PictureRows, parameters: PictureParameters, seed: Seed
+    ) -> NDArray[Any]:
+        """Fit some pictures, and return the pixels (m, c, h, w) of the particles.
+
+        The parameters say where particles start, so that this fit needs no trial.
+        """
+        planner = PictureFitPlanner(parameters, self.pictures.device, train.layout)
+        result = planner.plan_fit(train, seed).run(())
+        assert result.particles is not None, "the fit of a flow gives its particles"
+        return train.layout.read(result.particles.X)
 
     def _initial_particles(
         self, mosaic_sources: Tensor | None, particle_rng: ParticleRng
@@ -249,7 +276,7 @@ class PlannedPictureFit:
         )
         is_known = self._is_known()
         if is_known is not None:
-            x = torch.where(is_known, self._encode_to_complete(), x)
+            x = torch.where(is_known, self._encoded_incomplete_pictures(), x)
         return Cloud(x, y)
 
     def training_spec(self) -> FlowSpec:
@@ -279,11 +306,11 @@ class PlannedPictureFit:
             self.known, self.pictures.device
         )
 
-    def _encode_to_complete(self) -> Tensor:
+    def _encoded_incomplete_pictures(self) -> Tensor:
         """The values (d, n) of the pictures that this rank's particles complete.
 
-        Their known pixels do not move. Kept particles use each picture equally often,
-        and so do the others.
+        The known pixels of these pictures do not move. Kept particles complete each
+        picture equally often, and so do the particles that are added for the maps.
         """
         pictures = self.pictures
         n_particles = self.plan.n_particles
@@ -291,10 +318,10 @@ class PlannedPictureFit:
         own = self.allocation.own
         seed = self.seed.child("conditions")
         pictures_of_kept = balanced_indices(pictures.n_pictures, n_particles, seed)
-        pictures_of_others = balanced_indices(
+        pictures_of_added = balanced_indices(
             pictures.n_pictures, n_moved - n_particles, seed.child("further")
         )
-        indices = torch.cat((pictures_of_kept, pictures_of_others))[own]
+        indices = torch.cat((pictures_of_kept, pictures_of_added))[own]
         pixel_points = pictures.gather_pictures(indices.to(pictures.device), self.ranks)
         return pictures.layout.encode(
             pixel_points,
@@ -355,18 +382,6 @@ class PlannedPictureFit:
             f"{self.plan.shrinkage:.2g} (ImageOptions), or a lower quality, help"
         )
 
-    def _fit_on_trial(
-        self, train: PictureRows, parameters: PictureParameters, seed: Seed
-    ) -> NDArray[Any]:
-        """Fit pictures on trial, and return the pixels (m, c, h, w) of its particles.
-
-        Their start is in the parameters, so that this fit needs no trial itself.
-        """
-        planner = PictureFitPlanner(parameters, self.pictures.device, train.layout)
-        result = planner.plan_fit(train, seed).run(())
-        assert result.particles is not None, "the fit of a flow gives its particles"
-        return train.layout.read(result.particles.X)
-
 
 def _warn_if_dark(pixels: NDArray[Any], n_pixel_values: int) -> None:
     """Warn if integer pixels probably have fewer values than `n_pixel_values`."""
@@ -393,48 +408,3 @@ def _as_labels(y: Any, n: int) -> NDArray[Any]:
             f"labels have shape {labels.shape}", "pass one class label per picture"
         )
     return labels
-
-
-def _choose_n_clusters(
-    pictures: DevicePictures, parameters: PictureParameters, m: int
-) -> int:
-    """Choose how many clusters the pictures are divided into; 1 does not divide them.
-
-    Pictures with labels or with known pixels have no clusters.
-    """
-    if pictures.conditions is not None or parameters.known is not None:
-        return 1
-    return choices.choose_n_clusters(
-        parameters, m, pictures.n_pictures, pictures.layout.shape, pictures.device
-    )
-
-
-def _plan_flow(
-    pictures: DevicePictures,
-    parameters: PictureParameters,
-    allocation: ParticleAllocation,
-    amplifier: float,
-    ranks: Communicator,
-) -> PicturePlan:
-    """Plan a flow onto these pictures; an error if the device cannot hold it."""
-    plan = plan_pictures(
-        pictures, parameters, allocation, amplifier, pictures.device, ranks
-    )
-    plan = replace(plan, batch_size=choose_batch_size(plan, pictures.device))
-    _require_memory(plan, pictures, ranks)
-    return plan
-
-
-def _require_memory(
-    plan: PicturePlan, pictures: DevicePictures, ranks: Communicator
-) -> None:
-    """Raise a `NotEnoughMemoryError` if the device cannot hold the fit."""
-    n_shard = pictures.pixel_points.shape[1]
-    m_shard = ranks.own_shard(plan.n_moved_particles).count
-    what = (
-        f"{m_shard} moving particles, for n_particles={plan.n_particles}, "
-        f"{n_shard} pictures of {plan.layout.dimension} values and a model of "
-        f"{plan.n_steps} steps need"
-    )
-    hint = "lower n_particles, steps_per_stage or n_knots (0 keeps no model)"
-    require_memory(costs.fit_bytes(plan, n_shard, m_shard), pictures.device, what, hint)

@@ -181,7 +181,7 @@ class FittedPictures(HasConditions):
         y: EncodedY | None,
         seed: Seed,
         n_snapshots: int = 1,
-        to_complete: Tensor | None = None,
+        incomplete_points: Tensor | None = None,
     ) -> list[PictureArray]:
         """n samples on their way from the start to the end, in the user's layout.
 
@@ -191,14 +191,14 @@ class FittedPictures(HasConditions):
         y : their class indices, or None
         seed : of the samples
         n_snapshots : how often each sample is recorded on its way; 1 is only the end
-        to_complete : for a model with known pixels, pictures to complete as
+        incomplete_points : for a model with known pixels, the pictures to complete, as
             columns (d, k) of pixels; each is completed n/k times
 
         Returns
         -------
         a list of snapshots, each with all n pictures; the last one has the samples
         """
-        self._check_can_sample(to_complete)
+        self._check_can_sample(incomplete_points)
         if n == 0:  # an empty y: as many snapshots as of one picture, without it
             assert self.encoded_y is not None, "only y asks for no samples"
             of_one = self.evolution(1, self.encoded_y.take(slice(1)), seed, n_snapshots)
@@ -212,8 +212,10 @@ class FittedPictures(HasConditions):
         for part in chunks(n, samples_per_pass):
             particle_rng = ParticleRng(seed.child("samples"), part.start)
             particles = self._initial_cloud(part, y, particle_rng)
-            if is_known is not None and to_complete is not None:
-                encoded = self._encode_to_complete(to_complete, part, n, seed)
+            if is_known is not None and incomplete_points is not None:
+                encoded = self._encoded_incomplete_pictures(
+                    incomplete_points, part, n, seed
+                )
                 particles.x = torch.where(is_known, encoded, particles.x)
             snapshots = replay_with_snapshots(
                 flow, self.steps, particles, particle_rng, n_snapshots
@@ -221,13 +223,13 @@ class FittedPictures(HasConditions):
             passes.append([self.layout.decode(x) for x in snapshots])
         return [self._joined(parts) for parts in zip(*passes, strict=True)]
 
-    def _check_can_sample(self, to_complete: Tensor | None) -> None:
+    def _check_can_sample(self, incomplete_points: Tensor | None) -> None:
         if not self.steps:
             raise DataError(
                 "it was fitted with n_knots=0, which keeps no maps",
                 "fit with n_knots > 0",
             )
-        if self.known is not None and to_complete is None:
+        if self.known is not None and incomplete_points is None:
             raise DataError(
                 "this model completes pictures (known=…)", "call inpaint(X)"
             )
@@ -246,17 +248,18 @@ class FittedPictures(HasConditions):
         )
         return Cloud(x, part_y)
 
-    def _encode_to_complete(
-        self, to_complete: Tensor, part: slice, n: int, seed: Seed
+    def _encoded_incomplete_pictures(
+        self, incomplete_points: Tensor, part: slice, n: int, seed: Seed
     ) -> Tensor:
-        """The encoded pictures (d, m) that some of the n samples complete.
+        """The values (d, m) of the pictures that a part of the n samples completes.
 
         Samples of the same picture follow each other.
         """
-        n_per_picture = n // to_complete.shape[1]
-        samples = torch.arange(part.start, part.stop, device=to_complete.device)
+        n_per_picture = n // incomplete_points.shape[1]
+        samples = torch.arange(part.start, part.stop, device=incomplete_points.device)
+        picture_of_sample = samples // n_per_picture
         return self.layout.encode(
-            to_complete[:, samples // n_per_picture],
+            incomplete_points[:, picture_of_sample],
             seed.child("observed", 0),
             n_total=n,
             index_slices=[part],
@@ -282,9 +285,9 @@ class FittedPictures(HasConditions):
         known = self.known
         assert known is not None  # the caller has checked this
         given = with_hidden_as_zero(X, known)
-        to_complete = self._pixel_points(given).to(self.device)
-        k = to_complete.shape[1]
-        snapshots = self.evolution(k * n, None, seed, n_snapshots, to_complete)
+        incomplete_points = self._pixel_points(given).to(self.device)
+        k = incomplete_points.shape[1]
+        snapshots = self.evolution(k * n, None, seed, n_snapshots, incomplete_points)
         completed = np.stack([np.asarray(pictures) for pictures in snapshots])
         # Encoding rounds the values; copy the exact ones.
         exact = given.astype(self.layout.dtype)[:, known]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import torch
@@ -12,9 +12,11 @@ import torch
 from sliceflow.base.fit_plan import FitPlan
 from sliceflow.base.particle_allocation import ParticleAllocation
 from sliceflow.base.ranks import Communicator
+from sliceflow.devices import require_memory
 from sliceflow.engine.flow import MapSharing, resolve_map_sharing
 from sliceflow.engine.transports import StorableTransport
 from sliceflow.estimators.pictures import choices, costs, schedules
+from sliceflow.estimators.pictures.batching import choose_batch_size
 from sliceflow.estimators.pictures.layout import Layout
 from sliceflow.estimators.pictures.options import (
     MAX_KNOTS,
@@ -179,11 +181,27 @@ class PicturePlan(FitPlan):
     @property
     def nbytes(self) -> int:
         """Memory of the fit on each device, without the input data."""
-        return costs.fit_bytes(
-            self,
-            n_shard=math.ceil(self.n_pictures / self.n_ranks),
-            m_shard=math.ceil(self.n_moved_particles / self.n_ranks),
+        return costs.fit_bytes(self)
+
+    def require_memory(self) -> None:
+        """Raise a `NotEnoughMemoryError` if the device cannot hold the fit."""
+        what = (
+            f"{self.n_moved_per_rank} moving particles, for "
+            f"n_particles={self.n_particles}, {self.n_pictures_per_rank} pictures of "
+            f"{self.layout.dimension} values and a model of {self.n_steps} steps need"
         )
+        hint = "lower n_particles, steps_per_stage or n_knots (0 keeps no model)"
+        require_memory(self.nbytes, torch.device(self.device), what, hint)
+
+    @property
+    def n_pictures_per_rank(self) -> int:
+        """The pictures of the rank that has the most, if they are divided equally."""
+        return math.ceil(self.n_pictures / self.n_ranks)
+
+    @property
+    def n_moved_per_rank(self) -> int:
+        """The moving particles of the rank that has the most."""
+        return math.ceil(self.n_moved_particles / self.n_ranks)
 
     @property
     def seconds(self) -> float:
@@ -196,19 +214,19 @@ def plan_pictures(
     parameters: PictureParameters,
     allocation: ParticleAllocation,
     amplifier: float,
-    device: torch.device,
     ranks: Communicator,
 ) -> PicturePlan:
-    """Choose all settings of a flow onto these pictures but the batch size.
+    """The plan of a flow onto these pictures, with every "auto" resolved.
 
     Parameters
     ----------
-    pictures : with clusters if they get some
+    pictures : the pictures on the device of the fit, in clusters if it uses some
     parameters : the parameters of the estimator
     allocation : how many particles the flow moves, and their y
     amplifier : ξ; 0 without classes
-    device, ranks : where the fit runs
+    ranks : the processes that share the fit
     """
+    device = pictures.device
     options = parameters.options
     layout = pictures.layout
     n_classes = pictures.n_classes
@@ -241,7 +259,7 @@ def plan_pictures(
         n_steps,
         starts_as_mosaics=mosaic_size > 0,
     )
-    return PicturePlan(
+    plan = PicturePlan(
         device=str(device),
         n_ranks=ranks.size,
         n_pictures=pictures.n_pictures,
@@ -261,6 +279,7 @@ def plan_pictures(
         shrinkage=shrinkage,
         options=options,
     )
+    return replace(plan, batch_size=choose_batch_size(plan, device))
 
 
 def _n_points(n: int, allocation: ParticleAllocation, sharing: MapSharing) -> int:
@@ -290,11 +309,12 @@ def _picture_stages(
 ) -> tuple[PictureStage, ...]:
     """The stages that the parameter `schedule` says."""
     channels, height, width = layout.shape
+    text = schedule
     if schedule == "auto":
-        schedule = schedules.auto(height, width, channels)
+        text = schedules.auto(height, width, channels)
     elif schedule == "paper":
-        schedule = schedules.paper(height, width)
-    return tuple(schedules.from_string(schedule, height, width, n_steps))
+        text = schedules.paper(height, width)
+    return tuple(schedules.from_string(text, height, width, n_steps))
 
 
 def _condition_kind(
@@ -305,6 +325,6 @@ def _condition_kind(
         return "known"
     if pictures.conditions is None:
         return "none"
-    if pictures.conditions.encoder.encodes_clusters:
+    if pictures.has_clusters:
         return "clusters"
     return "labels"

@@ -136,6 +136,11 @@ class DevicePictures(HasConditions):
             return 2 * self.shard.total
         return self.shard.total
 
+    @property
+    def has_clusters(self) -> bool:
+        """Whether the conditions are clusters, not labels of the user."""
+        return self.conditions is not None and self.conditions.encoder.encodes_clusters
+
     def has_colors(self, ranks: Communicator) -> bool:
         """Whether any picture of any rank is not gray, such as with equal channels."""
         first, *others = self.pixel_points.chunk(self.layout.shape[0])

@@ -10,26 +10,20 @@ from held-out pictures by these energies.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sliceflow.arrays import Floats
-from sliceflow.engine.random import Seed
 from sliceflow.estimators.pictures.parameters import PictureParameters
 from sliceflow.estimators.pictures.plan import PicturePlan
-from sliceflow.estimators.pictures.rows import PictureRows
 from sliceflow.metrics.distances import two_sample_score
 
 if TYPE_CHECKING:
     from sliceflow.estimators.pictures.fit import PlannedPictureFit
-
-# Fits pictures on trial, and gives the pixels (m, c, h, w) of the particles.
-TrialFit: TypeAlias = Callable[[PictureRows, PictureParameters, Seed], NDArray[Any]]
 
 # With more pictures there is no trial, which would take longer than a fit on a GPU.
 MAX_PICTURES_OF_TRIAL = 3_000
@@ -61,11 +55,13 @@ def needs_trial(plan: PicturePlan) -> bool:
     )
 
 
-def noise_is_better(planned_fit: PlannedPictureFit, fit_on_trial: TrialFit) -> bool:
-    """Whether particles should start as noise, not as the mosaics of the plan.
+def choose_start_by_trial(
+    planned_fit: PlannedPictureFit,
+) -> Literal["mosaics", "noise"]:
+    """Choose whether particles start as the mosaics of the plan, or as noise.
 
-    Small fits decide, which `fit_on_trial` makes. They start as mosaics of one half of
-    the pictures, and are compared with the other: two folds, whose AUCs are averaged.
+    Two small fits decide. Each starts as mosaics of one half of the pictures, and its
+    particles are compared with the other half. The two AUCs are averaged.
     """
     seed = planned_fit.seed.child("start")
     parameters = _trial_parameters(planned_fit.parameters, planned_fit.plan)
@@ -75,7 +71,7 @@ def noise_is_better(planned_fit: PlannedPictureFit, fit_on_trial: TrialFit) -> b
     aucs = []
     for fitted, held_out in (halves, halves[::-1]):
         train = rows.take(fitted[:MAX_FITTED_PICTURES])
-        samples = fit_on_trial(train, parameters, seed)
+        samples = planned_fit.fit_on_trial(train, parameters, seed)
         auc = two_sample_score(
             band_energies(samples),
             band_energies(rows.pixels[held_out]),
@@ -83,7 +79,9 @@ def noise_is_better(planned_fit: PlannedPictureFit, fit_on_trial: TrialFit) -> b
             n_trees=N_TREES,
         )
         aucs.append(auc)
-    return float(np.mean(aucs)) >= MIN_AUC_OF_COLLAGES
+    if np.mean(aucs) >= MIN_AUC_OF_COLLAGES:
+        return "noise"
+    return "mosaics"
 
 
 def _trial_parameters(
