@@ -124,11 +124,11 @@ class _PictureStack:
         elif pixels.shape[:2] != self.images.shape[1:3]:
             first_shape = self.images.shape[1:]
             _raise_mixed_sizes(self.files[0], first_shape, file, pixels.shape)
-        is_in_color = pixels.ndim == 3
-        are_in_color = self.images.ndim == 4
-        if is_in_color and not are_in_color:
+        is_color_picture = pixels.ndim == 3
+        is_color_stack = self.images.ndim == 4
+        if is_color_picture and not is_color_stack:
             self.images = np.repeat(self.images[..., None], 3, axis=-1)
-        if are_in_color and not is_in_color:
+        if is_color_stack and not is_color_picture:
             pixels = pixels[..., None]
         self.images[len(self.files)] = pixels
         self.files.append(file)

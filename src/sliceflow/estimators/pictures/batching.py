@@ -36,7 +36,7 @@ from sliceflow.engine.batches import (
 from sliceflow.engine.clouds import ClassOrder, SortedSelection
 from sliceflow.engine.encoded_y import ClassSlices, FlowY, SeparateClassIndices
 from sliceflow.engine.random import Seed
-from sliceflow.estimators.pictures.costs import directions_per_stage
+from sliceflow.estimators.pictures.costs import max_directions_per_stage
 from sliceflow.estimators.pictures.rows import DevicePictures
 
 if TYPE_CHECKING:
@@ -64,16 +64,16 @@ def choose_batch_size(plan: PicturePlan, device: torch.device) -> int | None:
     batch_size = plan.transport.batch_size
     if plan.n_ranks > 1 or batch_size is None:
         return None
-    on_cpu = device.type == "cpu"
+    is_cpu = device.type == "cpu"
     memory = total_memory(device)
     if memory is not None:
         divisor = GPU_MEMORY_DIVISOR
-        if on_cpu:
+        if is_cpu:
             divisor = CPU_MEMORY_DIVISOR
-        bytes_per_point = BYTES_PER_DIRECTION * max(directions_per_stage(plan))
+        bytes_per_point = BYTES_PER_DIRECTION * max(max_directions_per_stage(plan))
         affordable = memory // divisor // bytes_per_point
         batch_size = min(batch_size, max(MIN_BATCH, affordable))
-    if on_cpu and plan.options.dequantize_every == "stage":
+    if is_cpu and plan.options.dequantize_every == "stage":
         batch_size = min(batch_size, max(plan.n_moved_particles, MIN_CPU_BATCH))
     if batch_size >= max(plan.n_moved_particles, plan.n_pictures):
         return None

@@ -45,8 +45,8 @@ def _cloud_bytes(plan: PicturePlan) -> int:
 
 def _step_bytes(plan: PicturePlan) -> int:
     """Memory of the projections, the histograms and the frame of a step."""
-    n_particles = _points_of_step(plan, plan.n_moved_per_rank)
-    n_pictures = _points_of_step(plan, plan.n_pictures_per_rank)
+    n_particles = _n_points_of_step(plan, plan.n_moved_per_rank)
+    n_pictures = _n_points_of_step(plan, plan.n_pictures_per_rank)
     n_bins = 0
     if isinstance(plan.transport, HistogramTransport):
         n_bins = plan.transport.n_bins
@@ -56,7 +56,7 @@ def _step_bytes(plan: PicturePlan) -> int:
     projection_bytes = 4 * (n_particles + n_pictures)
     histogram_bytes = BYTES_PER_BIN * n_bins * n_classes
     direction_bytes = projection_bytes + histogram_bytes
-    return max(directions_per_stage(plan)) * direction_bytes + frame_bytes(plan)
+    return max(max_directions_per_stage(plan)) * direction_bytes + frame_bytes(plan)
 
 
 def _model_bytes(plan: PicturePlan) -> int:
@@ -90,8 +90,8 @@ def fit_seconds(plan: PicturePlan) -> float:
     # All particles are moved; the particles of the batch are also projected before.
     n_points = (
         plan.n_moved_particles
-        + _points_of_step(plan, plan.n_moved_particles)
-        + _points_of_step(plan, plan.n_pictures)
+        + _n_points_of_step(plan, plan.n_moved_particles)
+        + _n_points_of_step(plan, plan.n_pictures)
     )
     n_values = _n_maps(plan) * n_points
     if not isinstance(plan.transport, HistogramTransport):
@@ -114,7 +114,7 @@ def frame_bytes(plan: PicturePlan) -> int:
     return frames.frame_bytes(frames.Orthogonal(), n_tile_values, 0, 4)
 
 
-def directions_per_stage(plan: PicturePlan) -> list[int]:
+def max_directions_per_stage(plan: PicturePlan) -> list[int]:
     """The most directions of a step, for each stage."""
     if plan.patch_basis == "random":
         return [plan.n_directions] * len(plan.picture_stages)
@@ -130,13 +130,13 @@ def _n_maps(plan: PicturePlan) -> int:
     """The most maps of all steps, of one class."""
     n_maps = 0
     for n_directions, stage in zip(
-        directions_per_stage(plan), plan.picture_stages, strict=True
+        max_directions_per_stage(plan), plan.picture_stages, strict=True
     ):
         n_maps += n_directions * stage.n_steps
     return n_maps
 
 
-def _points_of_step(plan: PicturePlan, n: int) -> int:
+def _n_points_of_step(plan: PicturePlan, n: int) -> int:
     """How many of n particles or pictures a step uses to fit its maps."""
     if plan.batch_size is None:
         return n

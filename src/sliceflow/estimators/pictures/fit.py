@@ -44,8 +44,8 @@ from sliceflow.estimators.pictures.known_parts import as_known
 from sliceflow.estimators.pictures.layout import Layout
 from sliceflow.estimators.pictures.mosaics import (
     build_mosaics,
+    gather_mosaic_sources,
     initial_points,
-    stored_pictures,
 )
 from sliceflow.estimators.pictures.parameters import PictureParameters
 from sliceflow.estimators.pictures.plan import PicturePlan, plan_pictures
@@ -123,9 +123,9 @@ class PictureFitPlanner:
             self.ranks,
             stores_maps=parameters.options.n_knots != 0,
         )
-        known = None
+        is_known = None
         if parameters.known is not None:
-            known = as_known(parameters.known, pictures.layout).copy()
+            is_known = as_known(parameters.known, pictures.layout).copy()
         plan = plan_pictures(pictures, parameters, allocation, amplifier, self.ranks)
         plan.require_memory()
         return PlannedPictureFit(
@@ -136,7 +136,7 @@ class PictureFitPlanner:
             ranks=self.ranks,
             pictures=pictures,
             allocation=allocation,
-            known=known,
+            is_known=is_known,
         )
 
     def _with_clusters(
@@ -181,7 +181,7 @@ class PlannedPictureFit:
     ranks: Communicator
     pictures: DevicePictures  # the rows on the device, with mirror images and clusters
     allocation: ParticleAllocation
-    known: Mask | None  # (h, w), True where a pixel is known
+    is_known: Mask | None  # (h, w), True where a pixel is known
     is_tuned: bool = False  # whether trials have chosen the start
     checkpoints: Checkpoints | None = None
 
@@ -202,7 +202,7 @@ class PlannedPictureFit:
         """Move the particles onto the pictures, from where the plan says."""
         mosaic_sources = None
         if self.plan.mosaic_size:
-            mosaic_sources = stored_pictures(self.pictures, self.ranks)
+            mosaic_sources = gather_mosaic_sources(self.pictures, self.ranks)
         particle_rng = self.allocation.particle_rng(self.seed)
         particles = self._initial_particles(mosaic_sources, particle_rng)
         with resumable_by(self.checkpoints):
@@ -274,9 +274,9 @@ class PlannedPictureFit:
             particle_rng,
             pictures.device,
         )
-        is_known = self._is_known()
-        if is_known is not None:
-            x = torch.where(is_known, self._encoded_incomplete_pictures(), x)
+        is_known_value = self._is_known_value()
+        if is_known_value is not None:
+            x = torch.where(is_known_value, self._encoded_incomplete_pictures(), x)
         return Cloud(x, y)
 
     def training_spec(self) -> FlowSpec:
@@ -297,14 +297,13 @@ class PlannedPictureFit:
             distinct_share=distinct_share,
         )
         device = self.pictures.device
-        builder = PictureFlowBuilder(plan, self.seed, device, self._is_known())
+        builder = PictureFlowBuilder(plan, self.seed, device, self._is_known_value())
         return across_ranks(builder.flow_spec(factors), self.ranks)
 
-    def _is_known(self) -> Tensor | None:
+    def _is_known_value(self) -> Tensor | None:
         """Which values (d, 1) of a picture are known; None if none is."""
-        return self.pictures.layout.repeat_for_channels(
-            self.known, self.pictures.device
-        )
+        pictures = self.pictures
+        return pictures.layout.is_known_value(self.is_known, pictures.device)
 
     def _encoded_incomplete_pictures(self) -> Tensor:
         """The values (d, n) of the pictures that this rank's particles complete.
@@ -345,7 +344,7 @@ class PlannedPictureFit:
             seed=self.seed,
             steps=tuple(step.without_identity_maps() for step in steps),
             conditions=self.pictures.conditions,
-            known=self.known,
+            known=self.is_known,
             mosaic_sources=mosaic_sources,
             device=self.pictures.device,
         )
@@ -366,7 +365,7 @@ class PlannedPictureFit:
         Two kinds of fits are not checked. On several ranks, none has all pictures. And
         particles with known pixels copy these.
         """
-        if self.ranks.size > 1 or self.known is not None:
+        if self.ranks.size > 1 or self.is_known is not None:
             return None
         pixel_points = self.pictures.pixel_points
         layout = replace(self.pictures.layout, is_tensor=False)

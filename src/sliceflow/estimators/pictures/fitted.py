@@ -36,7 +36,7 @@ from sliceflow.estimators.pictures.mosaics import (
     Mosaics,
     build_mosaics,
     initial_points,
-    stored_layout,
+    layout_of_mosaic_sources,
 )
 from sliceflow.estimators.pictures.plan import PicturePlan
 from sliceflow.estimators.pictures.rows import check_saved_labels
@@ -98,7 +98,7 @@ class FittedPictures(HasConditions):
         n = len(self.mosaic_sources)
         shape = plan.layout.shape
         has_pictures = n > 0 and self.mosaic_sources.shape[1:] == shape
-        n_values = stored_layout(plan.layout).n_pixel_values
+        n_values = layout_of_mosaic_sources(plan.layout).n_pixel_values
         assert n_values is not None  # stored pictures are bytes
         if not has_pictures or int(self.mosaic_sources.max()) >= n_values:
             raise ValueError(f"the kept pictures are not at least one of {shape}")
@@ -115,7 +115,9 @@ class FittedPictures(HasConditions):
         n_classes = max(1, plan.n_separate_classes)
 
         def expected_n_maps(step: ModelStep) -> int:
-            n_directions = builder.directions_of_step(step.stage_index, step.step_index)
+            n_directions = builder.count_directions_of_step(
+                step.stage_index, step.step_index
+            )
             return n_directions * n_classes
 
         spec = builder.flow_spec()
@@ -146,7 +148,7 @@ class FittedPictures(HasConditions):
         """
         d = self.layout.dimension
         picture_bytes = 2 * d * np.dtype(self.layout.dtype).itemsize + 64
-        n_directions = max(costs.directions_per_stage(self.plan))
+        n_directions = max(costs.max_directions_per_stage(self.plan))
         pass_bytes = 4 * min(n, self._samples_per_pass()) * (3 * d + n_directions)
         grid_bytes = 0
         for step in self.steps:
@@ -203,20 +205,20 @@ class FittedPictures(HasConditions):
             assert self.encoded_y is not None, "only y asks for no samples"
             of_one = self.evolution(1, self.encoded_y.take(slice(1)), seed, n_snapshots)
             return [pictures[:0] for pictures in of_one]
-        is_known = self.layout.repeat_for_channels(self.known, self.device)
+        is_known_value = self.layout.is_known_value(self.known, self.device)
         flow = PictureFlowBuilder(
-            self.plan, self.seed, self.device, is_known
+            self.plan, self.seed, self.device, is_known_value
         ).flow_spec()
         passes = []
         samples_per_pass = self._samples_per_pass()
         for part in chunks(n, samples_per_pass):
             particle_rng = ParticleRng(seed.child("samples"), part.start)
             particles = self._initial_cloud(part, y, particle_rng)
-            if is_known is not None and incomplete_points is not None:
+            if is_known_value is not None and incomplete_points is not None:
                 encoded = self._encoded_incomplete_pictures(
                     incomplete_points, part, n, seed
                 )
-                particles.x = torch.where(is_known, encoded, particles.x)
+                particles.x = torch.where(is_known_value, encoded, particles.x)
             snapshots = replay_with_snapshots(
                 flow, self.steps, particles, particle_rng, n_snapshots
             )
@@ -282,16 +284,16 @@ class FittedPictures(HasConditions):
         -------
         (snapshots, k, n, h, w[, c]); the last snapshot has the completions
         """
-        known = self.known
-        assert known is not None  # the caller has checked this
-        given = with_hidden_as_zero(X, known)
+        is_known = self.known
+        assert is_known is not None  # the caller has checked this
+        given = with_hidden_as_zero(X, is_known)
         incomplete_points = self._pixel_points(given).to(self.device)
         k = incomplete_points.shape[1]
         snapshots = self.evolution(k * n, None, seed, n_snapshots, incomplete_points)
         completed = np.stack([np.asarray(pictures) for pictures in snapshots])
         # Encoding rounds the values; copy the exact ones.
-        exact = given.astype(self.layout.dtype)[:, known]
-        completed[:, :, known] = exact.repeat(n, 0)
+        exact = given.astype(self.layout.dtype)[:, is_known]
+        completed[:, :, is_known] = exact.repeat(n, 0)
         completed = completed.reshape(len(snapshots), k, n, *completed.shape[2:])
         if self.layout.is_tensor:
             return torch.from_numpy(completed)

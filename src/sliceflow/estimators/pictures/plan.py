@@ -255,7 +255,7 @@ def plan_pictures(
     )
     shrinkage = choices.choose_shrinkage(
         options.shrinkage,
-        _n_distinct_per_map(pictures, sharing),
+        _n_pictures_per_map(pictures, sharing),
         n_steps,
         starts_as_mosaics=mosaic_size > 0,
     )
@@ -282,16 +282,18 @@ def plan_pictures(
     return replace(plan, batch_size=choose_batch_size(plan, device))
 
 
-def _n_points(n: int, allocation: ParticleAllocation, sharing: MapSharing) -> int:
-    """The number of particles and of the n pictures, by which a transport is chosen."""
+def _n_points(
+    n_pictures: int, allocation: ParticleAllocation, sharing: MapSharing
+) -> int:
+    """The number of particles and pictures by which a transport is chosen."""
     if sharing == "separate":
         # Without particles that are added for the maps: `choose_amplifier` has decided
         # for separate maps by the same number.
-        return n + allocation.n_kept
-    return n + allocation.n_moved
+        return n_pictures + allocation.n_kept
+    return n_pictures + allocation.n_moved
 
 
-def _n_distinct_per_map(pictures: DevicePictures, sharing: MapSharing) -> float:
+def _n_pictures_per_map(pictures: DevicePictures, sharing: MapSharing) -> float:
     """The number of different pictures to which a map is fitted.
 
     Mirror images count as the pictures that they show.

@@ -154,6 +154,6 @@ class PyramidSubspace:
         n = x.shape[1]
         h, height = vertical.shape
         w, width = horizontal.shape
-        x = x.reshape(c, height, width * n)
-        x = _matmul(vertical, x).view(c * h, width, n)
-        return _matmul(horizontal, x).view(c * h * w, n)
+        rows_resampled = _matmul(vertical, x.reshape(c, height, width * n))
+        both_resampled = _matmul(horizontal, rows_resampled.view(c * h, width, n))
+        return both_resampled.view(c * h * w, n)
