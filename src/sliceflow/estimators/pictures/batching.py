@@ -48,7 +48,7 @@ MIN_BATCH = 4096
 # particles, or this many if there are fewer particles.
 MIN_CPU_BATCH = 10_000
 # The projections of a step may take an eighth of the memory of a computer, which other
-# programs use too, or a quarter of that of a GPU.
+# programs use too, or a quarter of the memory of a GPU.
 CPU_MEMORY_DIVISOR = 8
 GPU_MEMORY_DIVISOR = 4
 # Bytes for each direction: the projections of a particle and of a picture, in float32.
@@ -61,9 +61,10 @@ def choose_batch_size(plan: PicturePlan, device: torch.device) -> int | None:
     They fit into a share of the total memory: not of the free memory, because the batch
     size changes the result of a fit.
     """
-    batch_size = plan.transport.batch_size
-    if plan.n_ranks > 1 or batch_size is None:
+    users_limit = plan.transport.batch_size
+    if plan.n_ranks > 1 or users_limit is None:
         return None
+    limits = [users_limit]
     is_cpu = device.type == "cpu"
     memory = total_memory(device)
     if memory is not None:
@@ -72,9 +73,10 @@ def choose_batch_size(plan: PicturePlan, device: torch.device) -> int | None:
             divisor = CPU_MEMORY_DIVISOR
         bytes_per_point = BYTES_PER_DIRECTION * max(max_directions_per_stage(plan))
         affordable = memory // divisor // bytes_per_point
-        batch_size = min(batch_size, max(MIN_BATCH, affordable))
+        limits.append(max(MIN_BATCH, affordable))
     if is_cpu and plan.options.dequantize_every == "stage":
-        batch_size = min(batch_size, max(plan.n_moved_particles, MIN_CPU_BATCH))
+        limits.append(max(plan.n_moved_particles, MIN_CPU_BATCH))
+    batch_size = min(limits)
     if batch_size >= max(plan.n_moved_particles, plan.n_pictures):
         return None
     return batch_size
@@ -85,10 +87,10 @@ def divide_pictures(
 ) -> list[SortedSelection]:
     """Divide the pictures into parts that stages use in turn.
 
-    Classes with separate maps have an equal share of each part; without any, all
-    pictures count as one class. The list is empty if every stage uses all pictures.
-    Classes that share maps are not divided so: their particles need as many pictures of
-    each class.
+    Classes with separate maps are divided equally among the parts. Without such
+    classes, all pictures count as one class. The list is empty if every stage uses all
+    pictures. So it is if classes share maps, because then the classes must have the
+    same proportions among the pictures of a step as among its particles.
     """
     batch_size = plan.batch_size
     if batch_size is None:
@@ -97,13 +99,16 @@ def divide_pictures(
         return []
     if pictures.device.type != "cpu" or plan.map_sharing == "shared":
         return []
-    order = seed.child("order").permutation(pictures.n_pictures)
-    class_slices = ClassSlices((0, pictures.n_pictures))
+    shuffled = seed.child("order").permutation(pictures.n_pictures)
     n_classes = plan.n_separate_classes
     if n_classes and pictures.own_y is not None:
         # Class by class, at random within each.
-        order = order[torch.argsort(pictures.own_y.values[order], stable=True)]
+        shuffled_classes = pictures.own_y.values[shuffled]
+        order = shuffled[torch.argsort(shuffled_classes, stable=True)]
         class_slices = ClassSlices.from_class_indices(pictures.own_y, n_classes)
+    else:
+        order = shuffled
+        class_slices = ClassSlices((0, pictures.n_pictures))
     parts = stratified_parts(class_slices, batch_size, pictures.device)
     return [replace(part, indices=order[part.indices]) for part in parts]
 

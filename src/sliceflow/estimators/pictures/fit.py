@@ -105,15 +105,15 @@ class PictureFitPlanner:
         and no worse than noise for most pictures.
         """
         parameters = self.parameters
-        labeled = DevicePictures.from_rows(rows, self.device, parameters.mirror)
+        unclustered = DevicePictures.from_rows(rows, self.device, parameters.mirror)
         n_particles = choices.choose_n_picture_particles(
             parameters,
-            labeled.n_pictures,
-            labeled.n_classes,
+            unclustered.n_pictures,
+            unclustered.n_classes,
             self.ranks.size,
             self.device,
         )
-        pictures = self._with_clusters(labeled, n_particles, seed)
+        pictures = self._with_clusters(unclustered, n_particles, seed)
         amplifier = self._choose_amplifier(pictures, n_particles)
         allocation = allocate_particles(
             pictures.conditions,
@@ -287,7 +287,7 @@ class PlannedPictureFit:
         plan = self.plan
         # Mirror images are no new pictures.
         distinct_share = 0.5 if plan.mirror else 1.0
-        # One for each class: the noise of its maps is proportional to it.
+        # One factor for each class: the noise of its maps is proportional to it.
         factors = compute_noise_factors(
             plan.n_moved_particles,
             plan.n_pictures,
@@ -362,8 +362,8 @@ class PlannedPictureFit:
     def _copy_warning(self, x: Tensor) -> CopyWarning | None:
         """A warning if the particles x (d, n) copy pictures, else None.
 
-        Two kinds of fits are not checked. On several ranks, none has all pictures. And
-        particles with known pixels copy these.
+        Two kinds of fits are not checked. On several ranks, no rank has all pictures.
+        And if pixels are known, particles copy these on purpose.
         """
         if self.ranks.size > 1 or self.is_known is not None:
             return None

@@ -203,15 +203,14 @@ class FittedPictures(HasConditions):
         self._check_can_sample(incomplete_points)
         if n == 0:  # an empty y: as many snapshots as of one picture, without it
             assert self.encoded_y is not None, "only y asks for no samples"
-            of_one = self.evolution(1, self.encoded_y.take(slice(1)), seed, n_snapshots)
-            return [pictures[:0] for pictures in of_one]
+            y_of_one = self.encoded_y.take(slice(1))
+            snapshots_of_one = self.evolution(1, y_of_one, seed, n_snapshots)
+            return [pictures[:0] for pictures in snapshots_of_one]
         is_known_value = self.layout.is_known_value(self.known, self.device)
-        flow = PictureFlowBuilder(
-            self.plan, self.seed, self.device, is_known_value
-        ).flow_spec()
-        passes = []
-        samples_per_pass = self._samples_per_pass()
-        for part in chunks(n, samples_per_pass):
+        builder = PictureFlowBuilder(self.plan, self.seed, self.device, is_known_value)
+        spec = builder.flow_spec()
+        snapshots_of_passes = []
+        for part in chunks(n, self._samples_per_pass()):
             particle_rng = ParticleRng(seed.child("samples"), part.start)
             particles = self._initial_cloud(part, y, particle_rng)
             if is_known_value is not None and incomplete_points is not None:
@@ -220,10 +219,10 @@ class FittedPictures(HasConditions):
                 )
                 particles.x = torch.where(is_known_value, encoded, particles.x)
             snapshots = replay_with_snapshots(
-                flow, self.steps, particles, particle_rng, n_snapshots
+                spec, self.steps, particles, particle_rng, n_snapshots
             )
-            passes.append([self.layout.decode(x) for x in snapshots])
-        return [self._joined(parts) for parts in zip(*passes, strict=True)]
+            snapshots_of_passes.append([self.layout.decode(x) for x in snapshots])
+        return [self._joined(parts) for parts in zip(*snapshots_of_passes, strict=True)]
 
     def _check_can_sample(self, incomplete_points: Tensor | None) -> None:
         if not self.steps:
@@ -239,7 +238,7 @@ class FittedPictures(HasConditions):
     def _initial_cloud(
         self, part: slice, y: EncodedY | None, particle_rng: ParticleRng
     ) -> Cloud:
-        """The particles of some of the samples where they start."""
+        """The particles of a part of the samples, where they start."""
         count = part.stop - part.start
         part_y = None
         if y is not None:

@@ -57,7 +57,7 @@ class StageContext:
 
 
 def _stage_contexts(plan: PicturePlan) -> list[StageContext]:
-    """The stages of a plan in order, each with what depends on the others."""
+    """The stages of a plan in order, each with what depends on the other stages."""
     channels, height, width = plan.layout.shape
     is_pixelwise = [
         _is_pixelwise(plan, picture_stage) for picture_stage in plan.picture_stages
@@ -155,7 +155,7 @@ class PictureFlowBuilder:
         return self.frame_kind(context).count_directions_of_step(seed, step_index)
 
     def _precision(self, context: StageContext) -> torch.dtype | None:
-        """The dtype of the rotations of a stage; None takes that of the particles."""
+        """The dtype of the rotations of a stage; None is the dtype of the particles."""
         # Single pixels become exact, which takes the particles' precision.
         if self.device.type == "cpu" or context.is_pixelwise:
             return None

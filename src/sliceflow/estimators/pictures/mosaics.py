@@ -5,10 +5,10 @@ This is not in the paper. A particle of a class with mean μ starts, at pixel p,
     x(p) = μ(p) + r·Σᵢ wᵢ(p)·(xᵢ(p) − μ(p))/‖xᵢ − μ‖,    Σᵢ wᵢ(p)² = 1,
 
 where x₁ … x_s are random pictures of the class, and r = ‖x₀ − μ‖ is the contrast of
-one more. The weights are wᵢ ∝ exp(β·gᵢ), where gᵢ are independent Gaussian fields that
-change smoothly over the picture, with mean 0 over it. So each picture prevails
-somewhere and none everywhere, and edges stay edges, which a flow hardly makes from
-noise. With β = 0 all weights are 1/√s.
+one more picture x₀. The weights are wᵢ ∝ exp(β·gᵢ), where gᵢ are independent Gaussian
+fields that change smoothly over the picture, with mean 0 over it. So each picture
+prevails somewhere and none everywhere, and edges stay edges, which a flow hardly makes
+from noise. With β = 0 all weights are 1/√s.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ class Mosaics:
 def _scaled_cosines(n: int) -> Tensor:
     """Cosines (n, k) along a side of n pixels, float64.
 
-    Their amplitudes fall as those of a field with a Gaussian covariance that changes
+    Their amplitudes fall as they do in a field with a Gaussian covariance that changes
     over a length of n/4.
     """
     k = torch.arange(min(n, N_FIELD_COSINES), dtype=torch.float64)

@@ -39,15 +39,15 @@ class PicturePlan(FitPlan):
     n_pictures: Count  # of all ranks, including mirror images
     layout: Layout
     mirror: bool
-    n_particles: Count  # that the estimator keeps
-    # Particles that the fit moves: more than it keeps may improve the model.
+    n_particles: Count  # particles that the user gets, as `particles_`
+    # Particles that the fit moves: those that the user gets, and more for better maps.
     n_moved_particles: Count
     condition_kind: Literal["none", "labels", "clusters", "known"]
     n_classes: Count  # number of classes or clusters
     amplifier: Annotated[float, Between(0, math.inf)]  # ξ; 0 without conditions
     picture_stages: tuple[PictureStage, ...]
     patch_basis: PatchBasis
-    n_directions: Count  # of a step, if they are random patches
+    n_directions: Count  # directions of a step, if these are random patches
     transport: StorableTransport
     # The most particles of a step, and the most pictures; None uses all.
     batch_size: int | None = None
@@ -55,8 +55,8 @@ class PicturePlan(FitPlan):
     # The pictures of a mosaic; 0 starts from noise.
     mosaic_size: Annotated[int, Between(0, MAX_MOSAIC_SIZE)]
     shrinkage: Annotated[float, Between(0)]  # κ of the maps; 0 is off
-    # As the user gave them; the fields above have what "auto" stands for. But if a
-    # trial has chosen noise, `start` is "noise" here, though the user wrote "auto".
+    # The options as the user gave them: the fields above have what "auto" stands for.
+    # But if a trial has chosen noise, `options.start` is "noise", not "auto".
     options: ImageOptions
 
     def check_saved(self) -> None:

@@ -46,8 +46,8 @@ def upsampling_basis(
 ) -> Tensor:
     """U (full, small): upsampling from `small` to `full` pixels, columns orthonormal.
 
-    Löwdin's W(WᵀW)^-½ has the orthonormal columns closest to those of W, which are
-    therefore local.
+    Löwdin's W(WᵀW)^-½ has the orthonormal columns that are closest to the columns of W.
+    So they are local, as the columns of W are.
     """
     if small == full:
         return torch.eye(full, dtype=dtype, device=device)

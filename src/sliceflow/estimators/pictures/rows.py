@@ -38,8 +38,8 @@ PIXEL_DTYPES: tuple[DTypeName, ...] = ("uint8", "int32", "float32", "float64")
 # the at most 30 clusters of "auto". All others are assigned to the nearest center.
 MAX_KMEANS_PICTURES = 20_000
 
-# Longer side, in pixels, of the gray pictures that k-means compares: half of that of
-# MNIST's digits, which are still easy to tell apart.
+# Longer side, in pixels, of the gray pictures that k-means compares. It is half the
+# side of MNIST's digits, which are still easy to tell apart.
 KMEANS_SIDE = 14
 
 # Values of pictures whose features are computed at a time: 256 MB in float32.
@@ -235,8 +235,8 @@ class DevicePictures(HasConditions):
     def cloud(self, seed: Seed, indices: Tensor | None = None) -> Cloud:
         """The encoded pictures with their class indices; `seed` dequantizes.
 
-        `indices` chooses some of them, in a fit of a single process. Their fractions
-        are drawn as if there were no other pictures.
+        `indices` chooses some of the pictures, in a fit of a single process. The
+        fractions of these are drawn as if there were no other pictures.
         """
         if indices is None:
             x = self.layout.encode(

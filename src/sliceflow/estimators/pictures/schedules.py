@@ -266,7 +266,7 @@ def paper(height: int, width: int) -> str:
 
 
 def _auto_resolutions(longer_side: int) -> list[int]:
-    """The resolutions of the automatic schedule, from 1 to that of the picture."""
+    """The resolutions of the automatic schedule, from 1 to the whole picture."""
     resolutions = [longer_side]
     while resolutions[0] > LAST_COARSE_RESOLUTION:
         coarser = round(resolutions[0] / math.sqrt(2))

@@ -2,10 +2,11 @@
 
 Particles that start as mosaics look like photographs, and copy less than particles that
 start as noise. But mosaics of drawings, such as one circle, square or cross on a plain
-ground, stay collages of several. What tells the two is how much of a picture's contrast
-lies at which frequencies: sums of photographs have it where photographs do, sums of
-drawings have not. So the trial makes a few mosaics, and a classifier tries to tell them
-from held-out pictures by these energies.
+ground, stay collages of several. What tells photographs from drawings is how much of a
+picture's contrast lies at which frequencies. A sum of photographs has its contrast at
+the frequencies of photographs. A sum of drawings does not have it at the frequencies of
+drawings. So the trial makes a few mosaics, and a classifier tries to tell them from
+held-out pictures by the energies of these frequencies.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ MIN_AUC_OF_COLLAGES = 0.75
 # Trees of the classifier. With 200, which take twice as long, AUCs differed by .01 at
 # most.
 N_TREES = 100
-# Where the bands of frequencies end, in cycles per pixel. Up to a half, which is black
-# and white in turn.
+# Where the bands of frequencies end, in cycles per pixel. The largest frequency is a
+# half: pixels that are black and white in turn.
 BAND_ENDS = (0.04, 0.08, 0.14, 0.20, 0.28, 0.36, 0.44, 0.5)
 
 
@@ -108,9 +109,9 @@ def band_energies(pixels: NDArray[Any]) -> Floats:
     """Logarithms of the energies of pictures (n, c, h, w) in bands of frequencies.
 
     The result is (n, c·b). An energy is the mean of |F|² over a band, where F is the
-    Fourier transform of a channel without its mean. A band is a square ring: frequency
-    is the larger of the two along the sides. Bands that small pictures have nothing of
-    are left out.
+    Fourier transform of a channel without its mean. A band is a square ring: its
+    frequency is the larger of the vertical and the horizontal one. Bands without any
+    frequency of small pictures are left out.
     """
     centered = pixels - pixels.mean(axis=(2, 3), keepdims=True, dtype=np.float64)
     energies = np.square(np.abs(np.fft.rfft2(centered)))

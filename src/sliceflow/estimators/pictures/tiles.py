@@ -200,10 +200,10 @@ class RandomPatches:
     A patch is uniform on the sphere of R^(C·S²). It is placed in a picture of zeros
     with its center at a random pixel. Parts beyond the border are cut off, and what
     remains is normalized. At a coarse resolution the patch is upsampled to `full_size`
-    pixels by Lanczos' kernel W, and returned as coefficients of that one. With a
-    condition, θ_y is uniform on the sphere of R^l, and (θ_x, θ_y) both have length
-    1/√2. A step of size 1 has η = C·h·w, the number of coefficients: that of the full
-    picture would overshoot.
+    pixels by Lanczos' kernel W, and returned as coefficients of the coarse resolution.
+    With a condition, θ_y is uniform on the sphere of R^l, and θ_x and θ_y both have
+    length 1/√2. A step of size 1 has η = C·h·w, the number of coefficients: the number
+    of pixels of the full picture would overshoot.
     """
 
     channels: int
