@@ -107,16 +107,16 @@ def choose_shrinkage(
     shrinkage: Literal["auto"] | float,
     n_pictures_per_map: float,
     n_steps: int,
-    starts_as_mosaics: bool,
+    has_mosaic_start: bool,
 ) -> float:
     """Choose κ for maps that are fitted to `n_pictures_per_map` different pictures.
 
-    `n_steps` is the number of steps per stage, and `starts_as_mosaics` whether
+    `n_steps` is the number of steps per stage, and `has_mosaic_start` whether
     particles start as mosaics.
     """
     if shrinkage != "auto":
         return float(shrinkage)
-    if starts_as_mosaics:
+    if has_mosaic_start:
         return MOSAIC_SHRINKAGE
     noise = math.sqrt(n_steps / max(1.0, n_pictures_per_map))
     return min(MAX_SHRINKAGE, SHRINKAGE_FACTOR * noise)

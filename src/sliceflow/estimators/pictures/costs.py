@@ -13,7 +13,8 @@ from sliceflow.estimators.pictures.tiles import Tiles
 if TYPE_CHECKING:
     from sliceflow.estimators.pictures.plan import PicturePlan
 
-# Bytes of a bin: both counts, values, and the search for bends.
+# Bytes of a bin: the counts of particles and of pictures, the value of the map, and the
+# search for bends of the map.
 BYTES_PER_BIN = 48
 # Nanoseconds for each value that a step projects and moves, and for each bin of its
 # maps, on one thread of a CPU (that of `devices.cpu_slowness`, where MNIST was fitted
@@ -127,7 +128,7 @@ def max_directions_per_stage(plan: PicturePlan) -> list[int]:
 
 
 def _n_maps(plan: PicturePlan) -> int:
-    """The most maps of all steps, of one class."""
+    """The most maps that all steps have together, for one class."""
     n_maps = 0
     for n_directions, stage in zip(
         max_directions_per_stage(plan), plan.picture_stages, strict=True

@@ -125,9 +125,10 @@ def _as_unit_rows(pixels: NDArray[Any], layout: Layout) -> NDArray[np.float32]:
 def _with_hidden_values(
     pixels: NDArray[Any], is_known_value: Mask, hidden: Floats, layout: Layout
 ) -> NDArray[Any]:
-    """Pictures (m, n, c, h, w) with the known pixels of (m, c, h, w), and others.
+    """Completed pictures (m, n, c, h, w): `pixels` with other hidden values.
 
-    `hidden` (m, n, hidden) are these others, with values from 0 to 1.
+    `pixels` (m, c, h, w) are the pictures to complete, and `hidden` (m, n, hidden) the
+    hidden values of each completion, from 0 to 1.
     """
     m, n, _ = hidden.shape
     brightest = layout.max_pixel_value
@@ -227,9 +228,8 @@ class _Completer:
         x = draws.x.numpy()  # (m, 8n, components)
         neighbors = training_indices[draws.row_indices.numpy()]  # (m, 8n)
         pixels_at_seam = self._pixels(x, neighbors, self.seam.hidden_of_pair)
-        chosen = self.seam.choose_draws(
-            rows, pixels_at_seam, seed.child("continuing")
-        )  # (m, n)
+        # The indices (m, n) of draws that continue the known pixels.
+        chosen = self.seam.choose_draws(rows, pixels_at_seam, seed.child("continuing"))
         chosen_x = np.take_along_axis(x, chosen[..., None], 1)
         chosen_neighbors = np.take_along_axis(neighbors, chosen, 1)
         return self.seam.blend(rows, self._pixels(chosen_x, chosen_neighbors))

@@ -257,7 +257,7 @@ def plan_pictures(
         options.shrinkage,
         _n_pictures_per_map(pictures, sharing),
         n_steps,
-        starts_as_mosaics=mosaic_size > 0,
+        has_mosaic_start=mosaic_size > 0,
     )
     plan = PicturePlan(
         device=str(device),

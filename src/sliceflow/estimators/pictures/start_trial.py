@@ -70,12 +70,12 @@ def choose_start_by_trial(
     shuffled = np.argsort(seed.normal(len(rows), 1).numpy().ravel())
     halves = np.array_split(shuffled, 2)
     aucs = []
-    for fitted, held_out in (halves, halves[::-1]):
-        train = rows.take(fitted[:MAX_FITTED_PICTURES])
+    for train_indices, held_out_indices in (halves, halves[::-1]):
+        train = rows.take(train_indices[:MAX_FITTED_PICTURES])
         samples = planned_fit.fit_on_trial(train, parameters, seed)
         auc = two_sample_score(
             band_energies(samples),
-            band_energies(rows.pixels[held_out]),
+            band_energies(rows.pixels[held_out_indices]),
             scoring="roc_auc",
             n_trees=N_TREES,
         )
