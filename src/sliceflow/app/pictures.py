@@ -197,7 +197,8 @@ class Gallery:
 
         known = None
         if run.model.known is not None:
-            known = as_known(run.model.known, run.layout).astype(int).tolist()
+            is_known = as_known(run.model.known, run.layout)
+            known = is_known.astype(int).tolist()
         examples: list[str] = []
         shown = run.held_out or run.train
         if shown is not None:
@@ -262,12 +263,12 @@ class Gallery:
         if not head.startswith("data:image/"):
             raise DataError("there is no picture", "choose or upload one")
         picture = self._decode(base64.b64decode(text), run.layout)
-        known = None
+        is_known = None
         if run.model.known is None:  # else the model has a known part of its own
-            known = np.asarray(request.json.get("known"), dtype=bool)
+            is_known = np.asarray(request.json.get("known"), dtype=bool)
         try:
             completions = run.model.inpaint(
-                picture, known, n=_N_COMPLETIONS, random_state=request.seed
+                picture, is_known, n=_N_COMPLETIONS, random_state=request.seed
             )
         except ParameterError as error:
             if error.parameter != "save_rows":

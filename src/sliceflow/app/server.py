@@ -201,7 +201,7 @@ class PlayServer(ThreadingHTTPServer):
             self._connections.pop(request, None)
         super().shutdown_request(request)
 
-    def mark(self, connection: Any, *, is_busy: bool) -> None:
+    def mark_connection(self, connection: Any, *, is_busy: bool) -> None:
         """Note whether a connection has shown the token and waits for its answer."""
         with self._lock:
             if connection in self._connections:
@@ -234,7 +234,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def handle_one_request(self) -> None:
         super().handle_one_request()
-        self.server.mark(self.connection, is_busy=False)
+        self.server.mark_connection(self.connection, is_busy=False)
 
     def _respond(self, is_post: bool) -> None:
         """Answer a request, with the error if there is one."""
@@ -271,7 +271,7 @@ class _Handler(BaseHTTPRequestHandler):
         if is_post and not is_own_page:
             reason = "the request comes from another page"
             raise _RefusedError(HTTPStatus.FORBIDDEN, reason)
-        self.server.mark(self.connection, is_busy=True)
+        self.server.mark_connection(self.connection, is_busy=True)
 
     def _token_and_name(self) -> tuple[str, str]:
         """The token of the path, and the name behind it."""

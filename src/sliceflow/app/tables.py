@@ -31,7 +31,7 @@ _STAGE_TEXTS: dict[Stage, str] = {
     "measuring": "measuring them",
 }
 # The parts of the state that stay true when a job ends or is cancelled.
-_ABOUT_THE_TABLE = ("name", "columns", "rows", "kinds", "constraints")
+_TABLE_KEYS = ("name", "columns", "rows", "kinds", "constraints")
 # The most characters of the name of a file that the page shows.
 _MAX_NAME_LENGTH = 100
 # The most new rows of one download: some megabytes.
@@ -95,14 +95,14 @@ class TableTab:
 
     Parameters
     ----------
-    work : makes what the process works with
+    make_backend : makes the `TableBackend` of the process
     example : the name and the bytes of the table that is there at first
     """
 
     def __init__(
-        self, work: Callable[[], TableBackend], example: tuple[str, bytes]
+        self, make_backend: Callable[[], TableBackend], example: tuple[str, bytes]
     ) -> None:
-        self._work = work
+        self._make_backend = make_backend
         self._lock = threading.RLock()
         self._folder = tempfile.TemporaryDirectory(prefix="sliceflow-play-")
         self._path = Path()
@@ -221,7 +221,7 @@ class TableTab:
             spawn = multiprocessing.get_context("spawn")  # threads are running: no fork
             self._pipe, other_end = spawn.Pipe()
             self._process = spawn.Process(
-                target=_run_jobs, args=(other_end, self._work), daemon=True
+                target=_run_jobs, args=(other_end, self._make_backend), daemon=True
             )
             self._process.start()
             other_end.close()
@@ -290,7 +290,7 @@ class TableTab:
         if "columns" not in self._state:
             return {"state": "empty"}
         state: JsonObject = {"state": "columns"}
-        for key in _ABOUT_THE_TABLE:
+        for key in _TABLE_KEYS:
             if key in self._state:
                 state[key] = self._state[key]
         return state
@@ -305,7 +305,7 @@ def _is_list_of_texts(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
-def _run_jobs(pipe: Connection, make_work: Callable[[], TableBackend]) -> None:
+def _run_jobs(pipe: Connection, make_backend: Callable[[], TableBackend]) -> None:
     """Do one job after the other in the process, until the pipe is closed."""
     # Ctrl-C ends the server, which ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -313,7 +313,7 @@ def _run_jobs(pipe: Connection, make_work: Callable[[], TableBackend]) -> None:
     def set_stage(stage: Stage) -> None:
         pipe.send(Message("stage", stage))
 
-    work = make_work()
+    backend = make_backend()
     path = os.devnull
     while True:
         try:
@@ -326,7 +326,7 @@ def _run_jobs(pipe: Connection, make_work: Callable[[], TableBackend]) -> None:
         if job.method == "fit":
             arguments = (*arguments, set_stage)
         try:
-            result = getattr(work, job.method)(*arguments)
+            result = getattr(backend, job.method)(*arguments)
             if job.is_answered:
                 pipe.send(Message(job.method, result))
         except Exception as error:

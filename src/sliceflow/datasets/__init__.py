@@ -111,10 +111,10 @@ def load(
     path = Path(name_or_path).expanduser()
     is_named = name_or_path in _NAMES
     require_int("size", size, 1, others=(None,))
-    takes_size = not path.is_file()
+    is_resizable = not path.is_file()
     if is_named:
-        takes_size = name_or_path == "celeba"
-    if size is not None and not takes_size:
+        is_resizable = name_or_path == "celeba"
+    if size is not None and not is_resizable:
         fact = f"is for celeba and folders; {path} is read as it was stored"
         raise ParameterError("size", size, fact)
     if is_named:

@@ -104,12 +104,12 @@ def _decode_all(
 
 
 class _PictureStack:
-    """Pictures of one size in one array, which is in color as soon as one of them is.
+    """Pictures of one size in one array, in color as soon as one picture is.
 
     Attributes
     ----------
     images : (max_pictures, h, w[, 3]), of which the first are filled
-    files : those of the pictures that were added
+    files : the files of the pictures that were added
     """
 
     def __init__(self, max_pictures: int) -> None:
@@ -118,17 +118,17 @@ class _PictureStack:
         self.files: list[Path] = []
 
     def add(self, pixels: NDArray[np.uint8], file: Path) -> None:
-        """Add the pixels (h, w[, 3]) of a file; an error for those of another size."""
+        """Add the pixels (h, w[, 3]) of a file; an error if their size is another."""
         if not self.files:
             self.images = np.empty((self.max_pictures, *pixels.shape), np.uint8)
         elif pixels.shape[:2] != self.images.shape[1:3]:
             first_shape = self.images.shape[1:]
             _raise_mixed_sizes(self.files[0], first_shape, file, pixels.shape)
-        is_in_color = pixels.ndim == 3
-        are_in_color = self.images.ndim == 4
-        if is_in_color and not are_in_color:
+        is_color_picture = pixels.ndim == 3
+        is_color_stack = self.images.ndim == 4
+        if is_color_picture and not is_color_stack:
             self.images = np.repeat(self.images[..., None], 3, axis=-1)
-        if are_in_color and not is_in_color:
+        if is_color_stack and not is_color_picture:
             pixels = pixels[..., None]
         self.images[len(self.files)] = pixels
         self.files.append(file)

@@ -18,7 +18,7 @@ from sliceflow.engine.transports import (
     SortedTransport,
 )
 from sliceflow.estimators.pictures import schedules
-from sliceflow.estimators.pictures.costs import directions_per_stage
+from sliceflow.estimators.pictures.costs import max_directions_per_stage
 from sliceflow.estimators.pictures.flow_builder import PictureFlowBuilder
 from sliceflow.estimators.pictures.layout import Layout
 from sliceflow.estimators.pictures.pyramid import PyramidSubspace
@@ -50,10 +50,12 @@ def test_stages_have_the_directions_of_their_resolution(patch_basis):
     for i in range(2):
         assert isinstance(flow.stages[i].frame_kind, kind)
         cloud = Cloud(flow.stages[i].subspace.restrict(x))
-        n_directions = directions_per_stage(flow_builder.plan)[i]
+        n_directions = max_directions_per_stage(flow_builder.plan)[i]
         for k in range(5):
             frame = Step(flow, i, k, 0, cloud, Cloud(x)).make_frame()
-            assert frame.count_directions(0) == flow_builder.directions_of_step(i, k)
+            assert frame.count_directions(0) == flow_builder.count_directions_of_step(
+                i, k
+            )
             assert frame.count_directions(0) <= n_directions
 
 
@@ -117,9 +119,7 @@ def test_classes_apart_and_shared_maps_reach_the_engine():
 def test_stages_know_their_place_among_the_others():
     def marks(**changes):
         stages = builder("6[1]=1 6[3] 6[1]=1 6[1]=1", **changes).stage_contexts
-        return [
-            (s.is_pixelwise, s.precedes_pixelwise, s.is_last_of_patches) for s in stages
-        ]
+        return [(s.is_pixelwise, s.is_before_pixelwise, s.is_tapered) for s in stages]
 
     assert marks() == [
         (True, False, False),

@@ -142,15 +142,15 @@ def test_draws_are_taken_in_proportion_to_how_well_they_continue():
     assert seam.mean_square == pytest.approx(1)
     given = np.zeros((4_000, 12))
     at_seam = np.zeros((4_000, 8, 3))
-    best = seam.choose(given, at_seam, Seed(0))
+    best = seam.choose_draws(given, at_seam, Seed(0))
     assert best.shape == (4_000, 1)
     assert chisquare(np.bincount(best[:, 0], minlength=8)).pvalue > 0.01
     # Σe²/(2·3·σ²) = log 2: half as likely as each of the others.
     at_seam[:, 0] = np.sqrt(2 * np.log(2))
-    share = (seam.choose(given, at_seam, Seed(1)) == 0).mean()
+    share = (seam.choose_draws(given, at_seam, Seed(1)) == 0).mean()
     assert share == pytest.approx(1 / 15, abs=0.012)
     at_seam[:, 1:] = 50
-    assert (seam.choose(given, at_seam, Seed(2)) == 0).all()
+    assert (seam.choose_draws(given, at_seam, Seed(2)) == 0).all()
 
 
 def test_photographs_have_the_detail_that_components_leave_out(monkeypatch, rng):

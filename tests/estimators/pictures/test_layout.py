@@ -126,7 +126,7 @@ def test_mirror_images_follow_the_pictures(shape):
 @pytest.mark.parametrize("channels", [None, 3])
 def test_known_parts_cover_what_they_say(name, channels):
     layout = Layout(8, 12, channels, "uint8", 256)
-    column = layout.repeat_for_channels(as_known(name, layout), "cpu")
+    column = layout.is_known_value(as_known(name, layout), "cpu")
     is_known = column.view(-1, 8, 12).numpy()
     row, column = np.mgrid[:8, :12]
     inner = (row >= 2) & (row < 6) & (column >= 3) & (column < 9)
@@ -148,7 +148,7 @@ def test_known_parts_and_their_opposites_share_the_pixels_of_odd_pictures():
     random = np.random.default_rng(0).random((7, 5)) < 0.5
     for known in (random, random.tolist(), torch.from_numpy(random)):
         assert np.array_equal(as_known(known, layout), random)
-    assert layout.repeat_for_channels(np.zeros((7, 5), bool), "cpu") is None
+    assert layout.is_known_value(np.zeros((7, 5), bool), "cpu") is None
 
 
 def zeros(*shape, dtype=np.uint8):

@@ -150,10 +150,10 @@ def test_clusters_that_cannot_be_fitted_are_refused():
 
 
 def test_shrinkage_depends_on_steps_and_pictures():
-    of_few_pictures = choose_shrinkage("auto", 100, 50, starts_as_mosaics=False)
-    of_many_pictures = choose_shrinkage("auto", 60_000, 50, starts_as_mosaics=False)
+    of_few_pictures = choose_shrinkage("auto", 100, 50, has_mosaic_start=False)
+    of_many_pictures = choose_shrinkage("auto", 60_000, 50, has_mosaic_start=False)
     assert 0.05 < of_many_pictures < 0.1 < of_few_pictures <= 2
-    assert choose_shrinkage("auto", 100, 50, starts_as_mosaics=True) == 8
+    assert choose_shrinkage("auto", 100, 50, has_mosaic_start=True) == 8
     plan = pictures(transport="histogram", amplifier=math.inf).plan(
         PICTURES, EVEN_AND_ODD
     )

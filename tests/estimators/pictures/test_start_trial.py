@@ -98,7 +98,7 @@ def test_noise_of_a_trial_is_planned_as_noise_of_the_user(rng, monkeypatch, labe
 
     planned_fit = flow("auto").prepare(pictures, labels).planned_fit
     assert planned_fit.plan.mosaic_size > 0
-    monkeypatch.setattr(fit, "noise_is_better", lambda *_: True)
+    monkeypatch.setattr(fit, "choose_start_by_trial", lambda _: "noise")
     assert planned_fit.tune().plan == flow("noise").plan(pictures, labels)
 
 
@@ -130,9 +130,9 @@ def test_pictures_with_labels_are_tried_class_by_class(
 def test_a_tuned_fit_tries_no_more(rng, monkeypatch):
     """`run` tried the start of a tuned fit again if it was mosaics."""
     pictures = squares_and_crosses(start_trial.MIN_PICTURES_OF_TRIAL, rng)
-    monkeypatch.setattr(fit, "noise_is_better", lambda *_: False)
+    monkeypatch.setattr(fit, "choose_start_by_trial", lambda _: "mosaics")
     tuned = ImageFlow(device="cpu").prepare(pictures).planned_fit.tune()
-    monkeypatch.setattr(fit, "noise_is_better", None)
+    monkeypatch.setattr(fit, "choose_start_by_trial", None)
     assert tuned.tune() is tuned
     assert tuned.plan.mosaic_size == 4
 

@@ -3,12 +3,12 @@
 To follow a fit, read these files in this order:
 
 1. `estimator.py` is `ImageFlow`, with the documentation of its parameters. `options.py`
-   has those that are rarely changed, `parameters.py` checks them, and `paper.py` has
-   those of `preset="paper"`.
+   has the parameters that are rarely changed, and `parameters.py` checks all of them.
+   `paper.py` has the values of `preset="paper"`.
 2. `fit.py`: `PictureFitPlanner` reads pictures and plans their fit, and a
    `PlannedPictureFit` runs it.
 3. `rows.py` has the pictures of a fit. `layout.py` converts them to the engine's
-   columns and back, and `clusters.py` divides those without labels.
+   columns and back, and `clusters.py` divides pictures without labels.
 4. `plan.py` has all settings. `choices.py` says what "auto" means, and `costs.py`
    estimates the memory and the time.
 5. `flow_builder.py` makes the stages of the flow. `schedules.py` says which resolution

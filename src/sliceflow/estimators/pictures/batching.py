@@ -22,6 +22,7 @@ decided in this order, and none is ever larger than the one before:
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -35,9 +36,11 @@ from sliceflow.engine.batches import (
 from sliceflow.engine.clouds import ClassOrder, SortedSelection
 from sliceflow.engine.encoded_y import ClassSlices, FlowY, SeparateClassIndices
 from sliceflow.engine.random import Seed
-from sliceflow.estimators.pictures.costs import directions_per_stage
-from sliceflow.estimators.pictures.plan import PicturePlan
+from sliceflow.estimators.pictures.costs import max_directions_per_stage
 from sliceflow.estimators.pictures.rows import DevicePictures
+
+if TYPE_CHECKING:
+    from sliceflow.estimators.pictures.plan import PicturePlan
 
 # A step uses at least this many particles and pictures, however small the memory is.
 MIN_BATCH = 4096
@@ -45,7 +48,7 @@ MIN_BATCH = 4096
 # particles, or this many if there are fewer particles.
 MIN_CPU_BATCH = 10_000
 # The projections of a step may take an eighth of the memory of a computer, which other
-# programs use too, or a quarter of that of a GPU.
+# programs use too, or a quarter of the memory of a GPU.
 CPU_MEMORY_DIVISOR = 8
 GPU_MEMORY_DIVISOR = 4
 # Bytes for each direction: the projections of a particle and of a picture, in float32.
@@ -58,20 +61,22 @@ def choose_batch_size(plan: PicturePlan, device: torch.device) -> int | None:
     They fit into a share of the total memory: not of the free memory, because the batch
     size changes the result of a fit.
     """
-    batch_size = plan.transport.batch_size
-    if plan.n_ranks > 1 or batch_size is None:
+    users_limit = plan.transport.batch_size
+    if plan.n_ranks > 1 or users_limit is None:
         return None
-    on_cpu = device.type == "cpu"
+    limits = [users_limit]
+    is_cpu = device.type == "cpu"
     memory = total_memory(device)
     if memory is not None:
         divisor = GPU_MEMORY_DIVISOR
-        if on_cpu:
+        if is_cpu:
             divisor = CPU_MEMORY_DIVISOR
-        bytes_per_point = BYTES_PER_DIRECTION * max(directions_per_stage(plan))
+        bytes_per_point = BYTES_PER_DIRECTION * max(max_directions_per_stage(plan))
         affordable = memory // divisor // bytes_per_point
-        batch_size = min(batch_size, max(MIN_BATCH, affordable))
-    if on_cpu and plan.options.dequantize_every == "stage":
-        batch_size = min(batch_size, max(plan.n_moved_particles, MIN_CPU_BATCH))
+        limits.append(max(MIN_BATCH, affordable))
+    if is_cpu and plan.options.dequantize_every == "stage":
+        limits.append(max(plan.n_moved_particles, MIN_CPU_BATCH))
+    batch_size = min(limits)
     if batch_size >= max(plan.n_moved_particles, plan.n_pictures):
         return None
     return batch_size
@@ -82,10 +87,10 @@ def divide_pictures(
 ) -> list[SortedSelection]:
     """Divide the pictures into parts that stages use in turn.
 
-    Classes with separate maps have an equal share of each part; without any, all
-    pictures count as one class. The list is empty if every stage uses all pictures.
-    Classes that share maps are not divided so: their particles need as many pictures of
-    each class.
+    Classes with separate maps are divided equally among the parts. Without such
+    classes, all pictures count as one class. The list is empty if every stage uses all
+    pictures. So it is if classes share maps, because then the classes must have the
+    same proportions among the pictures of a step as among its particles.
     """
     batch_size = plan.batch_size
     if batch_size is None:
@@ -94,13 +99,16 @@ def divide_pictures(
         return []
     if pictures.device.type != "cpu" or plan.map_sharing == "shared":
         return []
-    order = seed.child("order").permutation(pictures.n_pictures)
-    class_slices = ClassSlices((0, pictures.n_pictures))
+    shuffled = seed.child("order").permutation(pictures.n_pictures)
     n_classes = plan.n_separate_classes
     if n_classes and pictures.own_y is not None:
         # Class by class, at random within each.
-        order = order[torch.argsort(pictures.own_y.values[order], stable=True)]
+        shuffled_classes = pictures.own_y.values[shuffled]
+        order = shuffled[torch.argsort(shuffled_classes, stable=True)]
         class_slices = ClassSlices.from_class_indices(pictures.own_y, n_classes)
+    else:
+        order = shuffled
+        class_slices = ClassSlices((0, pictures.n_pictures))
     parts = stratified_parts(class_slices, batch_size, pictures.device)
     return [replace(part, indices=order[part.indices]) for part in parts]
 

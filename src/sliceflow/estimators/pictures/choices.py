@@ -105,20 +105,20 @@ RANDOM_DIRECTIONS_PER_VALUE = 13
 
 def choose_shrinkage(
     shrinkage: Literal["auto"] | float,
-    n_per_map: float,
+    n_pictures_per_map: float,
     n_steps: int,
-    starts_as_mosaics: bool,
+    has_mosaic_start: bool,
 ) -> float:
-    """Choose κ for maps that are fitted to `n_per_map` different pictures.
+    """Choose κ for maps that are fitted to `n_pictures_per_map` different pictures.
 
-    `n_steps` is the number of steps per stage, and `starts_as_mosaics` whether
+    `n_steps` is the number of steps per stage, and `has_mosaic_start` whether
     particles start as mosaics.
     """
     if shrinkage != "auto":
         return float(shrinkage)
-    if starts_as_mosaics:
+    if has_mosaic_start:
         return MOSAIC_SHRINKAGE
-    noise = math.sqrt(n_steps / max(1.0, n_per_map))
+    noise = math.sqrt(n_steps / max(1.0, n_pictures_per_map))
     return min(MAX_SHRINKAGE, SHRINKAGE_FACTOR * noise)
 
 
@@ -199,60 +199,67 @@ def choose_steps_per_stage(
 
 def choose_n_picture_particles(
     parameters: PictureParameters,
-    n: int,
+    n_pictures: int,
     n_classes: int,
     n_ranks: int,
     device: torch.device,
 ) -> int:
-    """Choose M for n pictures, including mirror images.
+    """Choose M, the number of particles, for `n_pictures` with their mirror images.
 
     By default there are fewer on a CPU, where particles take long.
     """
-    n_distinct = n
-    if parameters.mirror:
-        n_distinct = n // 2
-    m = choose_n_particles(
-        parameters.n_particles, PARTICLES_PER_PICTURE * n_distinct, n_classes, n_ranks
+    n_particles = choose_n_particles(
+        parameters.n_particles,
+        PARTICLES_PER_PICTURE * _n_distinct(parameters, n_pictures),
+        n_classes,
+        n_ranks,
     )
     is_default = parameters.n_particles is None and parameters.preset is None
     if device.type != "cpu" or not is_default:
-        return m
+        return n_particles
     limit = CPU_MAX_PARTICLES[parameters.quality]
     if parameters.steps_per_stage is not None:
         limit = CPU_MAX_PARTICLES_OF_GIVEN_STEPS
-    return min(m, max(n_classes, limit))
+    return min(n_particles, max(n_classes, limit))
+
+
+def _n_distinct(parameters: PictureParameters, n_pictures: int) -> int:
+    """How many of the pictures of a fit are no mirror images."""
+    if parameters.mirror:
+        return n_pictures // 2
+    return n_pictures
 
 
 def choose_amplifier(
     amplifier: Literal["auto"] | float,
     transport: TransportName | Transport,
-    m: int,
-    n: int,
+    n_particles: int,
+    n_pictures: int,
     n_classes: int,
 ) -> float:
-    """Choose ξ for m particles and n pictures of `n_classes` classes; 0 without any.
+    """Choose ξ for particles and pictures of `n_classes` classes; 0 without classes.
 
     Raises a `ParameterError` for ∞ without histograms, which it needs.
     """
     if n_classes == 0:
         return 0.0
-    uses_histograms = _uses_histograms(transport, m + n)
+    has_histograms = _has_histograms(transport, n_particles + n_pictures)
     if amplifier == "auto":
-        if uses_histograms and n >= MIN_PICTURES_PER_CLASS * n_classes:
+        if has_histograms and n_pictures >= MIN_PICTURES_PER_CLASS * n_classes:
             return math.inf
         return SHARED_AMPLIFIER
     xi = float(amplifier)
-    if resolve_map_sharing(xi, n_classes) == "separate" and not uses_histograms:
+    if resolve_map_sharing(xi, n_classes) == "separate" and not has_histograms:
         raise _no_histograms_error(
-            "amplifier", xi, m, n, "a finite amplifier such as 10"
+            "amplifier", xi, n_particles, n_pictures, "a finite amplifier such as 10"
         )
     return xi
 
 
 def choose_n_clusters(
     parameters: PictureParameters,
-    m: int,
-    n: int,
+    n_particles: int,
+    n_pictures: int,
     shape: tuple[int, int, int],
     device: torch.device,
 ) -> int:
@@ -262,39 +269,43 @@ def choose_n_clusters(
 
     Parameters
     ----------
-    parameters : of the estimator
-    m : number of particles
-    n : number of pictures, including mirror images
+    parameters : the parameters of the estimator
+    n_particles : the number of particles that the user gets
+    n_pictures : the number of pictures, including mirror images
     shape : (c, h, w) of a picture
+    device : the device of the fit
     """
-    uses_histograms = _uses_histograms(parameters.transport, m + n)
+    has_histograms = _has_histograms(parameters.transport, n_particles + n_pictures)
     if parameters.n_clusters == "auto":
-        if not uses_histograms:
+        if not has_histograms:
             return 1
-        return max(1, min(_auto_n_clusters(parameters, n, shape, device), m))
-    k = int(parameters.n_clusters)
+        wanted = _auto_n_clusters(parameters, n_pictures, shape, device)
+        return max(1, min(wanted, n_particles))
+    n_clusters = int(parameters.n_clusters)
+    possible = min(n_particles, n_pictures)
     require(
-        k <= min(m, n),
+        n_clusters <= possible,
         "n_clusters",
-        k,
-        f"at most {min(m, n)}: each cluster needs a particle and a picture",
+        n_clusters,
+        f"at most {possible}: each cluster needs a particle and a picture",
     )
-    if k > 1 and not uses_histograms:
-        raise _no_histograms_error("n_clusters", k, m, n, "n_clusters=1")
-    return k
+    if n_clusters > 1 and not has_histograms:
+        raise _no_histograms_error(
+            "n_clusters", n_clusters, n_particles, n_pictures, "n_clusters=1"
+        )
+    return n_clusters
 
 
 def _auto_n_clusters(
     parameters: PictureParameters,
-    n: int,
+    n_pictures: int,
     shape: tuple[int, int, int],
     device: torch.device,
 ) -> int:
-    """The most clusters of n pictures (c, h, w) that are not copied; may be 0."""
-    n_distinct = n
-    if parameters.mirror:
-        n_distinct = n // 2
-    if shape[0] > 1:
+    """The most clusters of pictures (c, h, w) that are not copied; may be 0."""
+    n_distinct = _n_distinct(parameters, n_pictures)
+    channels = shape[0]
+    if channels > 1:
         return min(MAX_COLOR_CLUSTERS, n_distinct // MIN_COLOR_PICTURES_PER_CLUSTER)
     # Clusters have separate maps: where their particles start makes no difference.
     n_steps = choose_steps_per_stage(
@@ -303,23 +314,26 @@ def _auto_n_clusters(
     return _max_gray_clusters(n_distinct, shape, n_steps)
 
 
-def _max_gray_clusters(n: int, shape: tuple[int, int, int], n_steps: int) -> int:
-    """The most clusters of n different gray pictures that are not copied; may be 0."""
-    n_values = CLUSTER_VALUES_PER_ROOT_STEP * math.sqrt(n_steps)
-    n_pictures = max(
-        MIN_GRAY_PICTURES_PER_CLUSTER, math.ceil(n_values / math.prod(shape))
+def _max_gray_clusters(
+    n_pictures: int, shape: tuple[int, int, int], n_steps: int
+) -> int:
+    """The most clusters of different gray pictures that are not copied; may be 0."""
+    values_per_cluster = CLUSTER_VALUES_PER_ROOT_STEP * math.sqrt(n_steps)
+    pictures_per_cluster = max(
+        MIN_GRAY_PICTURES_PER_CLUSTER, math.ceil(values_per_cluster / math.prod(shape))
     )
-    return min(MAX_GRAY_CLUSTERS, n // n_pictures)
+    return min(MAX_GRAY_CLUSTERS, n_pictures // pictures_per_cluster)
 
 
 def _no_histograms_error(
-    parameter: str, value: float, m: int, n: int, alternative: str
+    parameter: str, value: float, n_particles: int, n_pictures: int, alternative: str
 ) -> ParameterError:
     """The error of a value that needs histograms, where particles would be sorted."""
     return ParameterError(
         parameter,
         value,
-        f"needs histograms, but this transport sorts {m} particles and {n} pictures",
+        f"needs histograms, but this transport sorts {n_particles} particles and "
+        f"{n_pictures} pictures",
         f"use {alternative}, or transport='histogram'",
     )
 
@@ -347,23 +361,30 @@ def choose_picture_transport(
     )
 
 
-def _uses_histograms(transport: TransportName | Transport, n_points: int) -> bool:
-    """Whether a fit of `n_points` particles and pictures would use histograms."""
+def _has_histograms(transport: TransportName | Transport, n_points: int) -> bool:
+    """Whether the transport of `n_points` particles and pictures has histograms."""
     chosen = choose_picture_transport(transport, "separate", n_points)
     return isinstance(chosen, HistogramTransport)
 
 
 def choose_n_picture_knots(
-    n_knots: Literal["auto"] | int, m: int, sharing: MapSharing, n_classes: int
+    n_knots: Literal["auto"] | int,
+    n_particles: int,
+    sharing: MapSharing,
+    n_classes: int,
 ) -> int:
-    """Choose the knots to keep per map for m particles of `n_classes` classes."""
+    """Choose how many knots a model keeps of a map.
+
+    The flow has particles of `n_classes` classes, and `sharing` says which of these
+    share maps.
+    """
     if n_knots != "auto":
         return int(n_knots)
     if sharing == "shared":
         return MIN_PICTURE_MAP_KNOTS
-    particles_per_map = float(m)
+    particles_per_map = float(n_particles)
     if sharing == "separate":
-        particles_per_map = m / n_classes
+        particles_per_map = n_particles / n_classes
     wanted = round(particles_per_map / PARTICLES_PER_KNOT)
     return min(MAX_PICTURE_MAP_KNOTS, max(MIN_PICTURE_MAP_KNOTS, wanted))
 

@@ -79,19 +79,19 @@ def _rotation_block(
 ) -> Tensor:
     """The rotations of some steps of a stage: (number of steps, side, side)."""
     k = math.prod(tile)
-    n_steps = len(steps)
+    # For each step: k numbers draw the order of the cosines, and k the rotations.
     uniform = seed.child("cosines").uniform(
-        n_steps, 2 * k, first_row=steps.start, device=device
+        len(steps), 2 * k, first_row=steps.start, device=device
     )
     order = uniform[:, :k].argsort(dim=1, stable=True)
     pool_index = (uniform[:, k:] * N_POOLED_ROTATIONS).long()
-    theta = cosine_basis(*tile, device)[order]  # (n_steps, k, k)
-    for i, size in enumerate(GROUP_SIZES):
-        pool = _group_rotations(seed.root, size, device)
-        # The steps whose group size this is: every fifth one.
-        first = (i - steps.start) % len(GROUP_SIZES)
-        with_this_size = slice(first, None, len(GROUP_SIZES))
-        _rotate_groups(theta[with_this_size], pool, pool_index[with_this_size])
+    theta = cosine_basis(*tile, device)[order]  # (number of steps, k, k)
+    for size_index, group_size in enumerate(GROUP_SIZES):
+        pool = _group_rotations(seed.root, group_size, device)
+        # The steps with this group size: every fifth one.
+        first = (size_index - steps.start) % len(GROUP_SIZES)
+        every_fifth = slice(first, None, len(GROUP_SIZES))
+        _rotate_groups(theta[every_fifth], pool, pool_index[every_fifth])
     return zero_padded(theta.to(dtype), side)
 
 

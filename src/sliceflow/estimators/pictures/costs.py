@@ -13,7 +13,8 @@ from sliceflow.estimators.pictures.tiles import Tiles
 if TYPE_CHECKING:
     from sliceflow.estimators.pictures.plan import PicturePlan
 
-# Bytes of a bin: both counts, values, and the search for bends.
+# Bytes of a bin: the counts of particles and of pictures, the value of the map, and the
+# search for bends of the map.
 BYTES_PER_BIN = 48
 # Nanoseconds for each value that a step projects and moves, and for each bin of its
 # maps, on one thread of a CPU (that of `devices.cpu_slowness`, where MNIST was fitted
@@ -24,36 +25,39 @@ NANOSECONDS_PER_SORTED_VALUE = {"cpu": 80.0, "cuda": 0.2}
 NANOSECONDS_PER_BIN = {"cpu": 75.0, "cuda": 0.0}
 
 
-def fit_bytes(plan: PicturePlan, n_shard: int, m_shard: int) -> int:
-    """Memory of a fit on a rank with n pictures (and mirror images) and m particles.
-
-    It counts clouds, the work of a step, the model, and stored pictures.
-    """
-    clouds = _cloud_bytes(plan, n_shard, m_shard)
-    n_points = _points_of_step(plan, m_shard) + _points_of_step(plan, n_shard)
-    return clouds + _step_bytes(plan, n_points) + _model_bytes(plan)
+def fit_bytes(plan: PicturePlan) -> int:
+    """Memory of a fit on each rank: its clouds, the work of a step, and the model."""
+    return _cloud_bytes(plan) + _step_bytes(plan) + _model_bytes(plan)
 
 
-def _cloud_bytes(plan: PicturePlan, n_shard: int, m_shard: int) -> int:
+def _cloud_bytes(plan: PicturePlan) -> int:
     """Memory of the pictures and particles of a rank.
 
     These are four copies of the particles and three of the pictures, in float32, and
     the pixels.
     """
-    d = plan.layout.dimension
-    return 4 * 4 * d * m_shard + (3 * 4 + _pixel_bytes(plan)) * d * n_shard
+    bytes_per_particle = 4 * 4 * plan.layout.dimension
+    bytes_per_picture = (3 * 4 + _pixel_bytes(plan)) * plan.layout.dimension
+    return (
+        bytes_per_particle * plan.n_moved_per_rank
+        + bytes_per_picture * plan.n_pictures_per_rank
+    )
 
 
-def _step_bytes(plan: PicturePlan, n_points: int) -> int:
+def _step_bytes(plan: PicturePlan) -> int:
     """Memory of the projections, the histograms and the frame of a step."""
+    n_particles = _n_points_of_step(plan, plan.n_moved_per_rank)
+    n_pictures = _n_points_of_step(plan, plan.n_pictures_per_rank)
     n_bins = 0
     if isinstance(plan.transport, HistogramTransport):
         n_bins = plan.transport.n_bins
         if plan.layout.n_pixel_values is not None:
             n_bins = max(n_bins, MAX_SINGLE_PIXEL_BINS)
     n_classes = max(1, plan.n_separate_classes)
-    direction_bytes = 4 * n_points + BYTES_PER_BIN * n_bins * n_classes
-    return max(directions_per_stage(plan)) * direction_bytes + frame_bytes(plan)
+    projection_bytes = 4 * (n_particles + n_pictures)
+    histogram_bytes = BYTES_PER_BIN * n_bins * n_classes
+    direction_bytes = projection_bytes + histogram_bytes
+    return max(max_directions_per_stage(plan)) * direction_bytes + frame_bytes(plan)
 
 
 def _model_bytes(plan: PicturePlan) -> int:
@@ -87,8 +91,8 @@ def fit_seconds(plan: PicturePlan) -> float:
     # All particles are moved; the particles of the batch are also projected before.
     n_points = (
         plan.n_moved_particles
-        + _points_of_step(plan, plan.n_moved_particles)
-        + _points_of_step(plan, plan.n_pictures)
+        + _n_points_of_step(plan, plan.n_moved_particles)
+        + _n_points_of_step(plan, plan.n_pictures)
     )
     n_values = _n_maps(plan) * n_points
     if not isinstance(plan.transport, HistogramTransport):
@@ -111,7 +115,7 @@ def frame_bytes(plan: PicturePlan) -> int:
     return frames.frame_bytes(frames.Orthogonal(), n_tile_values, 0, 4)
 
 
-def directions_per_stage(plan: PicturePlan) -> list[int]:
+def max_directions_per_stage(plan: PicturePlan) -> list[int]:
     """The most directions of a step, for each stage."""
     if plan.patch_basis == "random":
         return [plan.n_directions] * len(plan.picture_stages)
@@ -124,16 +128,16 @@ def directions_per_stage(plan: PicturePlan) -> list[int]:
 
 
 def _n_maps(plan: PicturePlan) -> int:
-    """The most maps of all steps, of one class."""
+    """The most maps that all steps have together, for one class."""
     n_maps = 0
     for n_directions, stage in zip(
-        directions_per_stage(plan), plan.picture_stages, strict=True
+        max_directions_per_stage(plan), plan.picture_stages, strict=True
     ):
         n_maps += n_directions * stage.n_steps
     return n_maps
 
 
-def _points_of_step(plan: PicturePlan, n: int) -> int:
+def _n_points_of_step(plan: PicturePlan, n: int) -> int:
     """How many of n particles or pictures a step uses to fit its maps."""
     if plan.batch_size is None:
         return n

@@ -28,7 +28,6 @@ from sliceflow.base.particle_allocation import (
 from sliceflow.base.protocols import FitResult, ParticleResult
 from sliceflow.base.ranks import ONE_PROCESS, Communicator
 from sliceflow.base.rows import Conditions
-from sliceflow.devices import require_memory
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.engine.events import FlowListener
@@ -38,24 +37,20 @@ from sliceflow.engine.proportions import balanced_indices
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import compute_noise_factors
 from sliceflow.errors import CopyWarning, DataError, DataWarning, warn_user
-from sliceflow.estimators.pictures import choices, costs
-from sliceflow.estimators.pictures.batching import choose_batch_size
+from sliceflow.estimators.pictures import choices
 from sliceflow.estimators.pictures.fitted import FittedPictures
 from sliceflow.estimators.pictures.flow_builder import PictureFlowBuilder
 from sliceflow.estimators.pictures.known_parts import as_known
 from sliceflow.estimators.pictures.layout import Layout
 from sliceflow.estimators.pictures.mosaics import (
     build_mosaics,
+    gather_mosaic_sources,
     initial_points,
-    stored_pictures,
 )
 from sliceflow.estimators.pictures.parameters import PictureParameters
-from sliceflow.estimators.pictures.plan import (
-    PicturePlan,
-    plan_pictures,
-)
+from sliceflow.estimators.pictures.plan import PicturePlan, plan_pictures
 from sliceflow.estimators.pictures.rows import DevicePictures, PictureRows
-from sliceflow.estimators.pictures.start_trial import needs_trial, noise_is_better
+from sliceflow.estimators.pictures.start_trial import choose_start_by_trial, needs_trial
 from sliceflow.estimators.pictures.training_pictures import TrainingPictures
 from sliceflow.metrics.copying import describe_copying
 
@@ -110,50 +105,69 @@ class PictureFitPlanner:
         and no worse than noise for most pictures.
         """
         parameters = self.parameters
-        pictures = DevicePictures.from_rows(rows, self.device, parameters.mirror)
-        m = choices.choose_n_picture_particles(
+        unclustered = DevicePictures.from_rows(rows, self.device, parameters.mirror)
+        n_particles = choices.choose_n_picture_particles(
             parameters,
-            pictures.n_pictures,
-            pictures.n_classes,
+            unclustered.n_pictures,
+            unclustered.n_classes,
             self.ranks.size,
             self.device,
         )
-        wanted_amplifier = parameters.amplifier
-        n_clusters = _choose_n_clusters(pictures, parameters, m)
-        if n_clusters > 1:
-            pictures = pictures.with_clusters(
-                n_clusters, seed.child("data"), self.ranks
-            )
-            wanted_amplifier = math.inf  # clusters have separate maps
-        amplifier = choices.choose_amplifier(
-            wanted_amplifier,
-            parameters.transport,
-            m,
-            pictures.n_pictures,
-            pictures.n_classes,
-        )
-
+        pictures = self._with_clusters(unclustered, n_particles, seed)
+        amplifier = self._choose_amplifier(pictures, n_particles)
         allocation = allocate_particles(
             pictures.conditions,
-            m,
+            n_particles,
             resolve_map_sharing(amplifier, pictures.n_classes),
             seed.child("conditions"),
             stores_maps=parameters.options.n_knots != 0,
         )
         if self.ranks.size > 1:
             allocation = allocation.on_rank(self.ranks)
-        known = None
+        is_known = None
         if parameters.known is not None:
-            known = as_known(parameters.known, pictures.layout).copy()
+            is_known = as_known(parameters.known, pictures.layout).copy()
+        plan = plan_pictures(pictures, parameters, allocation, amplifier, self.ranks)
+        plan.require_memory()
         return PlannedPictureFit(
-            plan=_plan_flow(pictures, parameters, allocation, amplifier, self.ranks),
+            plan=plan,
             rows=rows,
             parameters=parameters,
             seed=seed,
             ranks=self.ranks,
             pictures=pictures,
             allocation=allocation,
-            known=known,
+            is_known=is_known,
+        )
+
+    def _with_clusters(
+        self, pictures: DevicePictures, n_particles: int, seed: Seed
+    ) -> DevicePictures:
+        """The pictures, in clusters if there are no labels and no known pixels."""
+        if pictures.conditions is not None or self.parameters.known is not None:
+            return pictures
+        n_clusters = choices.choose_n_clusters(
+            self.parameters,
+            n_particles,
+            pictures.n_pictures,
+            pictures.layout.shape,
+            pictures.device,
+        )
+        if n_clusters == 1:
+            return pictures
+        return pictures.with_clusters(n_clusters, seed.child("data"), self.ranks)
+
+    def _choose_amplifier(self, pictures: DevicePictures, n_particles: int) -> float:
+        """Choose ξ for pictures with their labels or clusters, if they have some."""
+        amplifier = self.parameters.amplifier
+        if pictures.has_clusters:
+            amplifier = math.inf  # clusters have separate maps
+        return choices.choose_amplifier(
+            amplifier,
+            self.parameters.transport,
+            n_particles,
+            pictures.n_pictures,
+            pictures.n_classes,
         )
 
 
@@ -168,7 +182,7 @@ class PlannedPictureFit:
     ranks: Communicator
     pictures: DevicePictures  # the rows on the device, with mirror images and clusters
     allocation: ParticleAllocation
-    known: Mask | None  # (h, w), True where a pixel is known
+    is_known: Mask | None  # (h, w), True where a pixel is known
     is_tuned: bool = False  # whether trials have chosen the start
     checkpoints: Checkpoints | None = None
 
@@ -189,7 +203,7 @@ class PlannedPictureFit:
         """Move the particles onto the pictures, from where the plan says."""
         mosaic_sources = None
         if self.plan.mosaic_size:
-            mosaic_sources = stored_pictures(self.pictures, self.ranks)
+            mosaic_sources = gather_mosaic_sources(self.pictures, self.ranks)
         particle_rng = self.allocation.particle_rng(self.seed)
         particles = self._initial_particles(mosaic_sources, particle_rng)
         with checkpointed_until_done(self.checkpoints):
@@ -207,24 +221,37 @@ class PlannedPictureFit:
     def tune(self, listeners: Sequence[FlowListener] = ()) -> PlannedPictureFit:
         """This fit, with the choice by trials of where particles start.
 
-        They start as noise if the mosaics of the plan are collages. All other settings
-        are those of the plan. The listeners get no event of the trials, which are two
-        small fits.
+        Particles start as noise if the mosaics of the plan are collages. All other
+        settings are those of the plan. The trials are two small fits, of which the
+        listeners get no events.
         """
         if self.is_tuned:
             return self
         tuned = replace(self, is_tuned=True)
-        if not needs_trial(self.plan) or not noise_is_better(self, self._fit_on_trial):
+        if not needs_trial(self.plan) or choose_start_by_trial(self) == "mosaics":
             return tuned
         options = replace(self.parameters.options, start="noise")
-        plan = _plan_flow(
+        plan = plan_pictures(
             self.pictures,
             replace(self.parameters, options=options),
             self.allocation,
             self.plan.amplifier,
             self.ranks,
         )
+        plan.require_memory()
         return replace(tuned, plan=plan)
+
+    def fit_on_trial(
+        self, train: PictureRows, parameters: PictureParameters, seed: Seed
+    ) -> NDArray[Any]:
+        """Fit some pictures, and return the pixels (m, c, h, w) of the particles.
+
+        The parameters say where particles start, so that this fit needs no trial.
+        """
+        planner = PictureFitPlanner(parameters, self.pictures.device, train.layout)
+        result = planner.plan_fit(train, seed).run(())
+        assert result.particles is not None, "the fit of a flow gives its particles"
+        return train.layout.read(result.particles.X)
 
     def _initial_particles(
         self, mosaic_sources: Tensor | None, particle_rng: ParticleRng
@@ -248,9 +275,9 @@ class PlannedPictureFit:
             particle_rng,
             pictures.device,
         )
-        is_known = self._is_known()
-        if is_known is not None:
-            x = torch.where(is_known, self._encode_to_complete(), x)
+        is_known_value = self._is_known_value()
+        if is_known_value is not None:
+            x = torch.where(is_known_value, self._encoded_incomplete_pictures(), x)
         return Cloud(x, y)
 
     def training_spec(self) -> FlowSpec:
@@ -261,7 +288,7 @@ class PlannedPictureFit:
         plan = self.plan
         # Mirror images are no new pictures.
         distinct_share = 0.5 if plan.mirror else 1.0
-        # One for each class: the noise of its maps is proportional to it.
+        # One factor for each class: the noise of its maps is proportional to it.
         factors = compute_noise_factors(
             plan.n_moved_particles,
             plan.n_pictures,
@@ -271,20 +298,19 @@ class PlannedPictureFit:
             distinct_share=distinct_share,
         )
         device = self.pictures.device
-        builder = PictureFlowBuilder(plan, self.seed, device, self._is_known())
+        builder = PictureFlowBuilder(plan, self.seed, device, self._is_known_value())
         return across_ranks(builder.flow_spec(factors), self.ranks)
 
-    def _is_known(self) -> Tensor | None:
+    def _is_known_value(self) -> Tensor | None:
         """Which values (d, 1) of a picture are known; None if none is."""
-        return self.pictures.layout.repeat_for_channels(
-            self.known, self.pictures.device
-        )
+        pictures = self.pictures
+        return pictures.layout.is_known_value(self.is_known, pictures.device)
 
-    def _encode_to_complete(self) -> Tensor:
+    def _encoded_incomplete_pictures(self) -> Tensor:
         """The values (d, n) of the pictures that this rank's particles complete.
 
-        Their known pixels do not move. Kept particles use each picture equally often,
-        and so do the others.
+        The known pixels of these pictures do not move. Kept particles complete each
+        picture equally often, and so do the particles that are added for the maps.
         """
         pictures = self.pictures
         n_particles = self.plan.n_particles
@@ -292,10 +318,10 @@ class PlannedPictureFit:
         own = self.allocation.own_slice
         seed = self.seed.child("conditions")
         pictures_of_kept = balanced_indices(pictures.n_pictures, n_particles, seed)
-        pictures_of_others = balanced_indices(
+        pictures_of_added = balanced_indices(
             pictures.n_pictures, n_moved - n_particles, seed.child("further")
         )
-        indices = torch.cat((pictures_of_kept, pictures_of_others))[own]
+        indices = torch.cat((pictures_of_kept, pictures_of_added))[own]
         pixel_points = pictures.gather_pictures(indices.to(pictures.device), self.ranks)
         return pictures.layout.encode(
             pixel_points,
@@ -319,7 +345,7 @@ class PlannedPictureFit:
             seed=self.seed,
             steps=tuple(step.without_identity_maps() for step in steps),
             conditions=self.pictures.conditions,
-            known=self.known,
+            known=self.is_known,
             mosaic_sources=mosaic_sources,
             device=self.pictures.device,
         )
@@ -337,10 +363,10 @@ class PlannedPictureFit:
     def _copy_warning(self, x: Tensor) -> CopyWarning | None:
         """A warning if the particles x (d, n) copy pictures, else None.
 
-        Two kinds of fits are not checked. On several ranks, none has all pictures. And
-        particles with known pixels copy these.
+        Two kinds of fits are not checked. On several ranks, no rank has all pictures.
+        And if pixels are known, particles copy these on purpose.
         """
-        if self.ranks.size > 1 or self.known is not None:
+        if self.ranks.size > 1 or self.is_known is not None:
             return None
         pixel_points = self.pictures.pixel_points
         layout = replace(self.pictures.layout, is_tensor=False)
@@ -355,18 +381,6 @@ class PlannedPictureFit:
             f"the particles copy rows of X ({evidence}); more shrinkage than "
             f"{self.plan.shrinkage:.2g} (ImageOptions), or a lower quality, help"
         )
-
-    def _fit_on_trial(
-        self, train: PictureRows, parameters: PictureParameters, seed: Seed
-    ) -> NDArray[Any]:
-        """Fit pictures on trial, and return the pixels (m, c, h, w) of its particles.
-
-        Their start is in the parameters, so that this fit needs no trial itself.
-        """
-        planner = PictureFitPlanner(parameters, self.pictures.device, train.layout)
-        result = planner.plan_fit(train, seed).run(())
-        assert result.particles is not None, "the fit of a flow gives its particles"
-        return train.layout.read(result.particles.X)
 
 
 def _warn_if_dark(pixels: NDArray[Any], n_pixel_values: int) -> None:
@@ -394,48 +408,3 @@ def _as_labels(y: Any, n: int) -> NDArray[Any]:
             f"labels have shape {labels.shape}", "pass one class label per picture"
         )
     return labels
-
-
-def _choose_n_clusters(
-    pictures: DevicePictures, parameters: PictureParameters, m: int
-) -> int:
-    """Choose how many clusters the pictures are divided into; 1 does not divide them.
-
-    Pictures with labels or with known pixels have no clusters.
-    """
-    if pictures.conditions is not None or parameters.known is not None:
-        return 1
-    return choices.choose_n_clusters(
-        parameters, m, pictures.n_pictures, pictures.layout.shape, pictures.device
-    )
-
-
-def _plan_flow(
-    pictures: DevicePictures,
-    parameters: PictureParameters,
-    allocation: ParticleAllocation,
-    amplifier: float,
-    ranks: Communicator,
-) -> PicturePlan:
-    """Plan a flow onto these pictures; an error if the device cannot hold it."""
-    plan = plan_pictures(
-        pictures, parameters, allocation, amplifier, pictures.device, ranks
-    )
-    plan = replace(plan, batch_size=choose_batch_size(plan, pictures.device))
-    _require_memory(plan, pictures, ranks)
-    return plan
-
-
-def _require_memory(
-    plan: PicturePlan, pictures: DevicePictures, ranks: Communicator
-) -> None:
-    """Raise a `NotEnoughMemoryError` if the device cannot hold the fit."""
-    n_shard = pictures.pixel_points.shape[1]
-    m_shard = ranks.own_shard(plan.n_moved_particles).count
-    what = (
-        f"{m_shard} moving particles, for n_particles={plan.n_particles}, "
-        f"{n_shard} pictures of {plan.layout.dimension} values and a model of "
-        f"{plan.n_steps} steps need"
-    )
-    hint = "lower n_particles, steps_per_stage or n_knots (0 keeps no model)"
-    require_memory(costs.fit_bytes(plan, n_shard, m_shard), pictures.device, what, hint)

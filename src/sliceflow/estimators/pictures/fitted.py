@@ -36,7 +36,7 @@ from sliceflow.estimators.pictures.mosaics import (
     Mosaics,
     build_mosaics,
     initial_points,
-    stored_layout,
+    layout_of_mosaic_sources,
 )
 from sliceflow.estimators.pictures.plan import PicturePlan
 from sliceflow.estimators.pictures.rows import check_saved_labels
@@ -98,7 +98,7 @@ class FittedPictures(HasConditions):
         n = len(self.mosaic_sources)
         shape = plan.layout.shape
         has_pictures = n > 0 and self.mosaic_sources.shape[1:] == shape
-        n_values = stored_layout(plan.layout).n_pixel_values
+        n_values = layout_of_mosaic_sources(plan.layout).n_pixel_values
         assert n_values is not None  # stored pictures are bytes
         if not has_pictures or int(self.mosaic_sources.max()) >= n_values:
             raise ValueError(f"the kept pictures are not at least one of {shape}")
@@ -115,7 +115,9 @@ class FittedPictures(HasConditions):
         n_classes = max(1, plan.n_separate_classes)
 
         def expected_n_maps(step: ModelStep) -> int:
-            n_directions = builder.directions_of_step(step.stage_index, step.step_index)
+            n_directions = builder.count_directions_of_step(
+                step.stage_index, step.step_index
+            )
             return n_directions * n_classes
 
         spec = builder.flow_spec()
@@ -146,7 +148,7 @@ class FittedPictures(HasConditions):
         """
         d = self.layout.dimension
         picture_bytes = 2 * d * np.dtype(self.layout.dtype).itemsize + 64
-        n_directions = max(costs.directions_per_stage(self.plan))
+        n_directions = max(costs.max_directions_per_stage(self.plan))
         pass_bytes = 4 * min(n, self._samples_per_pass()) * (3 * d + n_directions)
         grid_bytes = 0
         for step in self.steps:
@@ -181,7 +183,7 @@ class FittedPictures(HasConditions):
         y: EncodedY | None,
         seed: Seed,
         n_snapshots: int = 1,
-        to_complete: Tensor | None = None,
+        incomplete_points: Tensor | None = None,
     ) -> list[PictureArray]:
         """n samples on their way from the start to the end, in the user's layout.
 
@@ -191,43 +193,44 @@ class FittedPictures(HasConditions):
         y : their class indices, or None
         seed : of the samples
         n_snapshots : how often each sample is recorded on its way; 1 is only the end
-        to_complete : for a model with known pixels, pictures to complete as
+        incomplete_points : for a model with known pixels, the pictures to complete, as
             columns (d, k) of pixels; each is completed n/k times
 
         Returns
         -------
         a list of snapshots, each with all n pictures; the last one has the samples
         """
-        self._check_can_sample(to_complete)
+        self._check_can_sample(incomplete_points)
         if n == 0:  # an empty y: as many snapshots as of one picture, without it
             assert self.encoded_y is not None, "only y asks for no samples"
-            of_one = self.evolution(1, self.encoded_y.take(slice(1)), seed, n_snapshots)
-            return [pictures[:0] for pictures in of_one]
-        is_known = self.layout.repeat_for_channels(self.known, self.device)
-        flow = PictureFlowBuilder(
-            self.plan, self.seed, self.device, is_known
-        ).flow_spec()
-        passes = []
-        samples_per_pass = self._samples_per_pass()
-        for part in chunks(n, samples_per_pass):
+            y_of_one = self.encoded_y.take(slice(1))
+            snapshots_of_one = self.evolution(1, y_of_one, seed, n_snapshots)
+            return [pictures[:0] for pictures in snapshots_of_one]
+        is_known_value = self.layout.is_known_value(self.known, self.device)
+        builder = PictureFlowBuilder(self.plan, self.seed, self.device, is_known_value)
+        spec = builder.flow_spec()
+        snapshots_of_passes = []
+        for part in chunks(n, self._samples_per_pass()):
             particle_rng = ParticleRng(seed.child("samples"), part.start)
             particles = self._initial_cloud(part, y, particle_rng)
-            if is_known is not None and to_complete is not None:
-                encoded = self._encode_to_complete(to_complete, part, n, seed)
-                particles.x = torch.where(is_known, encoded, particles.x)
+            if is_known_value is not None and incomplete_points is not None:
+                encoded = self._encoded_incomplete_pictures(
+                    incomplete_points, part, n, seed
+                )
+                particles.x = torch.where(is_known_value, encoded, particles.x)
             snapshots = replay_with_snapshots(
-                flow, self.steps, particles, particle_rng, n_snapshots
+                spec, self.steps, particles, particle_rng, n_snapshots
             )
-            passes.append([self.layout.decode(x) for x in snapshots])
-        return [self._joined(parts) for parts in zip(*passes, strict=True)]
+            snapshots_of_passes.append([self.layout.decode(x) for x in snapshots])
+        return [self._joined(parts) for parts in zip(*snapshots_of_passes, strict=True)]
 
-    def _check_can_sample(self, to_complete: Tensor | None) -> None:
+    def _check_can_sample(self, incomplete_points: Tensor | None) -> None:
         if not self.steps:
             raise DataError(
                 "it was fitted with n_knots=0, which keeps no maps",
                 "fit with n_knots > 0",
             )
-        if self.known is not None and to_complete is None:
+        if self.known is not None and incomplete_points is None:
             raise DataError(
                 "this model completes pictures (known=…)", "call inpaint(X)"
             )
@@ -235,7 +238,7 @@ class FittedPictures(HasConditions):
     def _initial_cloud(
         self, part: slice, y: EncodedY | None, particle_rng: ParticleRng
     ) -> Cloud:
-        """The particles of some of the samples where they start."""
+        """The particles of a part of the samples, where they start."""
         count = part.stop - part.start
         part_y = None
         if y is not None:
@@ -246,17 +249,18 @@ class FittedPictures(HasConditions):
         )
         return Cloud(x, part_y)
 
-    def _encode_to_complete(
-        self, to_complete: Tensor, part: slice, n: int, seed: Seed
+    def _encoded_incomplete_pictures(
+        self, incomplete_points: Tensor, part: slice, n: int, seed: Seed
     ) -> Tensor:
-        """The encoded pictures (d, m) that some of the n samples complete.
+        """The values (d, m) of the pictures that a part of the n samples completes.
 
         Samples of the same picture follow each other.
         """
-        n_per_picture = n // to_complete.shape[1]
-        samples = torch.arange(part.start, part.stop, device=to_complete.device)
+        n_per_picture = n // incomplete_points.shape[1]
+        samples = torch.arange(part.start, part.stop, device=incomplete_points.device)
+        picture_of_sample = samples // n_per_picture
         return self.layout.encode(
-            to_complete[:, samples // n_per_picture],
+            incomplete_points[:, picture_of_sample],
             seed.child("observed", 0),
             n_total=n,
             index_slices=[part],
@@ -279,16 +283,16 @@ class FittedPictures(HasConditions):
         -------
         (snapshots, k, n, h, w[, c]); the last snapshot has the completions
         """
-        known = self.known
-        assert known is not None  # the caller has checked this
-        given = with_hidden_as_zero(X, known)
-        to_complete = self._pixel_points(given).to(self.device)
-        k = to_complete.shape[1]
-        snapshots = self.evolution(k * n, None, seed, n_snapshots, to_complete)
+        is_known = self.known
+        assert is_known is not None  # the caller has checked this
+        given = with_hidden_as_zero(X, is_known)
+        incomplete_points = self._pixel_points(given).to(self.device)
+        k = incomplete_points.shape[1]
+        snapshots = self.evolution(k * n, None, seed, n_snapshots, incomplete_points)
         completed = np.stack([np.asarray(pictures) for pictures in snapshots])
         # Encoding rounds the values; copy the exact ones.
-        exact = given.astype(self.layout.dtype)[:, known]
-        completed[:, :, known] = exact.repeat(n, 0)
+        exact = given.astype(self.layout.dtype)[:, is_known]
+        completed[:, :, is_known] = exact.repeat(n, 0)
         completed = completed.reshape(len(snapshots), k, n, *completed.shape[2:])
         if self.layout.is_tensor:
             return torch.from_numpy(completed)

@@ -45,8 +45,9 @@ class StageContext:
     # Whether the stage moves each pixel of gray pictures by itself: then the
     # distribution of each pixel becomes exact.
     is_pixelwise: bool
-    precedes_pixelwise: bool  # whether the next stage is pixelwise
-    is_last_of_patches: bool  # the last one that is not pixelwise
+    is_before_pixelwise: bool  # whether the next stage is pixelwise
+    # Whether its step size falls at the end: the last stage that is not pixelwise.
+    is_tapered: bool
 
     @property
     def frame_seed_path(self) -> tuple[str | int, ...]:
@@ -56,14 +57,14 @@ class StageContext:
 
 
 def _stage_contexts(plan: PicturePlan) -> list[StageContext]:
-    """The stages of a plan in order, each with what depends on the others."""
+    """The stages of a plan in order, each with what depends on the other stages."""
     channels, height, width = plan.layout.shape
     is_pixelwise = [
         _is_pixelwise(plan, picture_stage) for picture_stage in plan.picture_stages
     ]
     contexts = []
     for i, picture_stage in enumerate(plan.picture_stages):
-        later = is_pixelwise[i + 1 :]
+        is_later_pixelwise = is_pixelwise[i + 1 :]
         context = StageContext(
             picture_stage,
             stage_index=i,
@@ -71,8 +72,8 @@ def _stage_contexts(plan: PicturePlan) -> list[StageContext]:
                 channels, height, width, picture_stage.height, picture_stage.width
             ),
             is_pixelwise=is_pixelwise[i],
-            precedes_pixelwise=len(later) > 0 and later[0],
-            is_last_of_patches=not is_pixelwise[i] and all(later),
+            is_before_pixelwise=len(is_later_pixelwise) > 0 and is_later_pixelwise[0],
+            is_tapered=not is_pixelwise[i] and all(is_later_pixelwise),
         )
         contexts.append(context)
     return contexts
@@ -98,7 +99,7 @@ class PictureFlowBuilder:
     plan: PicturePlan
     seed: Seed  # of the fit
     device: torch.device
-    is_known: Tensor | None = None  # (d, 1), True where a pixel is known
+    is_known_value: Tensor | None = None  # (d, 1), True for values of known pixels
 
     @cached_property
     def stage_contexts(self) -> list[StageContext]:
@@ -147,14 +148,14 @@ class PictureFlowBuilder:
             precision=self._precision(context),
         )
 
-    def directions_of_step(self, stage_index: int, step_index: int) -> int:
+    def count_directions_of_step(self, stage_index: int, step_index: int) -> int:
         """The number of directions of a step."""
         context = self.stage_contexts[stage_index]
         seed = self.seed.child("flow", *context.frame_seed_path)
-        return self.frame_kind(context).directions_of_step(seed, step_index)
+        return self.frame_kind(context).count_directions_of_step(seed, step_index)
 
     def _precision(self, context: StageContext) -> torch.dtype | None:
-        """The dtype of the rotations of a stage; None takes that of the particles."""
+        """The dtype of the rotations of a stage; None is the dtype of the particles."""
         # Single pixels become exact, which takes the particles' precision.
         if self.device.type == "cpu" or context.is_pixelwise:
             return None
@@ -168,7 +169,6 @@ class PictureFlowBuilder:
         """The engine's stage, on the coefficients of its resolution."""
         plan = self.plan
         picture_stage = context.picture_stage
-        frame_kind, subspace = self._frame_kind_and_subspace(context)
         transport: Transport = plan.transport
         max_knots = plan.n_knots
         aligned_transport = self._aligned_transport(context)
@@ -176,11 +176,11 @@ class PictureFlowBuilder:
             transport = aligned_transport
             max_knots = MAX_SINGLE_PIXEL_BINS  # a knot for each of its bins
         taper = 0.0
-        if context.is_last_of_patches:
+        if context.is_tapered:
             taper = plan.options.taper
         return Stage(
             name=picture_stage.name,
-            frame_kind=frame_kind,
+            frame_kind=self._masked_frame_kind(context),
             n_steps=picture_stage.n_steps,
             transport=transport,
             step_size=self._step_size(context.subspace),
@@ -188,32 +188,34 @@ class PictureFlowBuilder:
             stores_maps=plan.n_knots > 0,
             max_knots=max_knots,
             max_displacement=self._max_displacement(picture_stage),
-            subspace=subspace,
+            subspace=self._moved_subspace(context),
             frame_seed_path=context.frame_seed_path,
         )
 
-    def _frame_kind_and_subspace(
-        self, context: StageContext
-    ) -> tuple[FrameKind, PyramidSubspace]:
-        """What makes the frames of a stage, and the subspace that particles move in.
+    def _moved_subspace(self, context: StageContext) -> PyramidSubspace:
+        """The subspace that particles move in: the coefficients of the resolution.
 
-        Both are of the coefficients, unless there are known pixels. Coefficients mix
-        these with others. So particles then move as whole pictures, in which known
-        pixels can stay, and only frames see coefficients.
+        With known pixels it is the whole picture. Coefficients mix known pixels with
+        hidden ones, so only in whole pictures can the known ones stay.
         """
         subspace = context.subspace
-        frame_kind = self.frame_kind(context)
         # Clipped before a pixelwise stage, ties at ±1 would stay ties.
         clip = (
             self.plan.options.clip
             and subspace.is_whole
-            and not context.precedes_pixelwise
+            and not context.is_before_pixelwise
         )
-        if self.is_known is None:
-            return frame_kind, replace(subspace, clip=clip)
+        if self.is_known_value is None:
+            return replace(subspace, clip=clip)
         channels, height, width = self.plan.layout.shape
-        whole = PyramidSubspace(channels, height, width, height, width, clip)
-        return MaskedFrameKind(subspace, frame_kind, self.is_known), whole
+        return PyramidSubspace(channels, height, width, height, width, clip)
+
+    def _masked_frame_kind(self, context: StageContext) -> FrameKind:
+        """What makes the frames of a stage; with known pixels these never move."""
+        frame_kind = self.frame_kind(context)
+        if self.is_known_value is None:
+            return frame_kind
+        return MaskedFrameKind(context.subspace, frame_kind, self.is_known_value)
 
     def _step_size(self, subspace: PyramidSubspace) -> float:
         """The step size: 1, or less with few random patches, as in the paper's code."""

@@ -77,7 +77,7 @@ class PictureClasses(NamedTuple):
 def complete_pictures(
     layout: Layout,
     X: NDArray[Any],
-    known: Mask,
+    is_known: Mask,
     training_pixels: NDArray[Any],
     *,
     n: int,
@@ -89,7 +89,7 @@ def complete_pictures(
     Parameters
     ----------
     X : pictures (m, h, w[, c]); the hidden pixels are any in range
-    known : (h, w), True where a pixel is known
+    is_known : (h, w), True where a pixel is known
     training_pixels : (N, c, h, w) as `Layout.read` returns them, at least 10
     n : completions of each picture
     classes : if given, a completion learns only from pictures of its class
@@ -98,34 +98,53 @@ def complete_pictures(
     -------
     (m, n, h, w[, c])
     """
-    _check(known, len(training_pixels))
-    c, h, w = layout.shape
-    brightest = layout.max_pixel_value
-    is_known = np.tile(known.ravel(), c)  # of the values of a picture
-    pixel_rows = layout.read(X).reshape(len(X), -1)
-    rows = pixel_rows.astype(np.float32) / np.float32(brightest)
-    training_rows = training_pixels.reshape(len(training_pixels), -1)
-    training_rows = training_rows.astype(np.float32) / np.float32(brightest)
+    _check_known_part(is_known, len(training_pixels))
+    pixels = layout.read(X)
+    rows = _as_unit_rows(pixels, layout)
+    training_rows = _as_unit_rows(training_pixels, layout)
+    is_known_value = np.tile(is_known.ravel(), layout.shape[0])
     if classes is None:
         classes = PictureClasses(
             np.zeros(len(rows), int), np.zeros(len(training_rows), int)
         )
-
-    completer = _Completer(training_rows, is_known, layout.shape, seed.child("tones"))
+    completer = _Completer(
+        training_rows, is_known_value, layout.shape, seed.child("tones")
+    )
     hidden = completer.draw_by_class(rows, n, classes, seed)
+    completed = _with_hidden_values(pixels, is_known_value, hidden, layout)
+    channels_last = completed.transpose(0, 1, 3, 4, 2)
+    return channels_last.astype(X.dtype).reshape(len(X), n, *X.shape[1:])
+
+
+def _as_unit_rows(pixels: NDArray[Any], layout: Layout) -> NDArray[np.float32]:
+    """Pixels (n, c, h, w) as rows (n, d) of values from 0 to 1."""
+    rows = pixels.reshape(len(pixels), -1)
+    return rows.astype(np.float32) / np.float32(layout.max_pixel_value)
+
+
+def _with_hidden_values(
+    pixels: NDArray[Any], is_known_value: Mask, hidden: Floats, layout: Layout
+) -> NDArray[Any]:
+    """Completed pictures (m, n, c, h, w): `pixels` with other hidden values.
+
+    `pixels` (m, c, h, w) are the pictures to complete, and `hidden` (m, n, hidden) the
+    hidden values of each completion, from 0 to 1.
+    """
+    m, n, _ = hidden.shape
+    brightest = layout.max_pixel_value
+    hidden_pixels = hidden * brightest
     if layout.n_pixel_values is not None:
-        hidden = (hidden * brightest).round()
-    completed = np.repeat(pixel_rows[:, None], n, 1)
-    completed[..., ~is_known] = hidden.clip(0, brightest)
-    channels_last = completed.reshape(-1, c, h, w).transpose(0, 2, 3, 1)
-    return channels_last.astype(X.dtype).reshape(len(rows), n, *X.shape[1:])
+        hidden_pixels = hidden_pixels.round()
+    completed = np.repeat(pixels.reshape(m, 1, -1), n, 1)
+    completed[..., ~is_known_value] = hidden_pixels.clip(0, brightest)
+    return completed.reshape(m, n, *layout.shape)
 
 
-def _check(known: Mask, n_training: int) -> None:
+def _check_known_part(is_known: Mask, n_training: int) -> None:
     """Raise a `DataError` where nothing is to be completed, or nothing says how."""
-    if known.all():
+    if is_known.all():
         raise DataError("every pixel is known", "hide the pixels to complete")
-    if not known.any():
+    if not is_known.any():
         raise DataError("no pixel is known", "draw new pictures with sample")
     if n_training < MIN_TRAINING_PICTURES:
         raise DataError(
@@ -147,35 +166,37 @@ class _Completer:
     Parameters
     ----------
     rows : training pictures (N, d) with values in [0, 1]
-    known : (d,), True where a value is known
+    is_known_value : (d,), True where a value is known
     shape : (c, h, w) of a picture
+    seed : chooses the pictures to which the tone curve is fitted
     """
 
     def __init__(
         self,
         rows: NDArray[np.float32],
-        known: Mask,
+        is_known_value: Mask,
         shape: tuple[int, int, int],
         seed: Seed,
     ) -> None:
         measured = rows[:N_MEASURED_PICTURES]
         is_extreme = (measured <= 0) | (measured >= 1)
-        are_drawings = bool(is_extreme.mean() >= MIN_EXTREME_SHARE_OF_DRAWINGS)
-        hidden = rows[:, ~known]
-        self.known = known
-        self.seam = Seam(measured, known, shape, smooth=not are_drawings)
+        has_drawings = bool(is_extreme.mean() >= MIN_EXTREME_SHARE_OF_DRAWINGS)
+        known = rows[:, is_known_value]
+        hidden = rows[:, ~is_known_value]
+        self.is_known_value = is_known_value
+        self.seam = Seam(measured, is_known_value, shape, smooth=not has_drawings)
 
-        # Of the training pictures: components x of hidden pixels, and conditions y.
-        self.known_pca = _fit_pca(rows[:, known], N_KNOWN_COMPONENTS)
+        # Of each training picture: components x of its hidden pixels, and condition y.
+        self.known_pca = _fit_pca(known, N_KNOWN_COMPONENTS)
         self.hidden_pca = _fit_pca(hidden, N_HIDDEN_COMPONENTS)
-        known_scores = _scores(self.known_pca, rows[:, known])
-        self.x = _scores(self.hidden_pca, hidden)
-        self.feature_map = FeatureMap.from_data(known_scores, N_RANDOM_FEATURES)
-        self.slopes = _condition_slopes(self.feature_map, known_scores, self.x)
-        self.y = projected_features(self.feature_map, known_scores, self.slopes)
+        known_components = _components(self.known_pca, known)
+        self.x = _components(self.hidden_pca, hidden)
+        self.feature_map = FeatureMap.from_data(known_components, N_RANDOM_FEATURES)
+        self.slopes = _condition_slopes(self.feature_map, known_components, self.x)
+        self.y = projected_features(self.feature_map, known_components, self.slopes)
 
-        self.detail: Floats | None = None  # pixels minus their components
-        if not are_drawings:
+        self.detail: Floats | None = None  # hidden pixels minus their components
+        if not has_drawings:
             self.detail = hidden - self.hidden_pca.inverse_transform(self.x.numpy())
         self.tone_curve = self._fit_tone_curve(hidden, seed)
 
@@ -183,41 +204,46 @@ class _Completer:
         self, rows: NDArray[np.float32], n: int, classes: PictureClasses, seed: Seed
     ) -> Floats:
         """Hidden pixels (m, n, hidden) of pictures (m, d), learned from their class."""
-        hidden = np.empty((len(rows), n, int((~self.known).sum())))
+        hidden = np.empty((len(rows), n, int((~self.is_known_value).sum())))
         for i, class_index in enumerate(np.unique(classes.given)):
-            given = np.flatnonzero(classes.given == class_index)
-            training = np.flatnonzero(classes.training == class_index)
-            hidden[given] = self.draw(rows[given], n, training, seed.child("class", i))
+            given_indices = np.flatnonzero(classes.given == class_index)
+            training_indices = np.flatnonzero(classes.training == class_index)
+            hidden[given_indices] = self.draw(
+                rows[given_indices], n, training_indices, seed.child("class", i)
+            )
         return hidden
 
     def draw(
-        self, rows: NDArray[np.float32], n: int, training: Ints, seed: Seed
+        self, rows: NDArray[np.float32], n: int, training_indices: Ints, seed: Seed
     ) -> Floats:
         """Hidden pixels (m, n, hidden) of pictures (m, d).
 
-        `training` are the indices of the training pictures to learn from.
+        `training_indices` say from which training pictures to learn.
         """
-        known_scores = _scores(self.known_pca, rows[:, self.known])
-        y = projected_features(self.feature_map, known_scores, self.slopes)
-        drawn = self._local_sampler(training).sample(
+        known_components = _components(self.known_pca, rows[:, self.is_known_value])
+        y = projected_features(self.feature_map, known_components, self.slopes)
+        draws = self._local_sampler(training_indices).sample(
             y, n * DRAWS_PER_COMPLETION, seed, max_components=1
         )
-        draws = drawn.x.numpy()  # (m, 8n, components)
-        neighbors = training[drawn.row_indices.numpy()]  # (m, 8n)
-        at_seam = self._pixels(draws, neighbors, self.seam.hidden_of_pair)
-        best = self.seam.choose(rows, at_seam, seed.child("continuing"))
-        draws = np.take_along_axis(draws, best[..., None], 1)
-        neighbors = np.take_along_axis(neighbors, best, 1)
-        return self.seam.blend(rows, self._pixels(draws, neighbors))
+        x = draws.x.numpy()  # (m, 8n, components)
+        neighbors = training_indices[draws.row_indices.numpy()]  # (m, 8n)
+        pixels_at_seam = self._pixels(x, neighbors, self.seam.hidden_of_pair)
+        # The indices (m, n) of draws that continue the known pixels.
+        chosen = self.seam.choose_draws(rows, pixels_at_seam, seed.child("continuing"))
+        chosen_x = np.take_along_axis(x, chosen[..., None], 1)
+        chosen_neighbors = np.take_along_axis(neighbors, chosen, 1)
+        return self.seam.blend(rows, self._pixels(chosen_x, chosen_neighbors))
 
-    def _local_sampler(self, training: Ints) -> LocalSampler:
+    def _local_sampler(self, training_indices: Ints) -> LocalSampler:
         """A `LocalSampler` of components x given y, for some training pictures."""
         settings = LocalSettings(
-            n_neighbors=min(N_NEIGHBORS, len(training)),
+            n_neighbors=min(N_NEIGHBORS, len(training_indices)),
             bandwidth=BANDWIDTH,
             projection=torch.eye(self.y.shape[1], dtype=torch.float64),
         )
-        return LocalSampler(self.x[training], self.y[training], settings)
+        return LocalSampler(
+            self.x[training_indices], self.y[training_indices], settings
+        )
 
     def _pixels(
         self,
@@ -227,7 +253,8 @@ class _Completer:
     ) -> Floats:
         """Hidden pixels (…, hidden) of draws x (…, components), or a selection of them.
 
-        `neighbors` (…) are the training pictures around which x are drawn.
+        `neighbors` (…) are the indices of the training pictures around which x are
+        drawn.
         """
         pixels = self._pixels_before_tones(x, neighbors, selection)
         tone_curve = self.tone_curve
@@ -250,37 +277,40 @@ class _Completer:
         """
         chosen = seed.child("rows").permutation(len(hidden))[:N_TONE_PICTURES]
         local_sampler = self._local_sampler(np.arange(len(hidden)))
-        adjusted = local_sampler.neighborhoods(
+        neighborhoods = local_sampler.neighborhoods(
             self.y[chosen], exclude=chosen, max_components=1
         )
-        x, picked = sample_neighborhoods(adjusted, 1, BANDWIDTH, seed)
-        neighbors = adjusted.row_indices.gather(1, picked)
+        x, neighbor_index = sample_neighborhoods(neighborhoods, 1, BANDWIDTH, seed)
+        neighbors = neighborhoods.row_indices.gather(1, neighbor_index)
         drawn = self._pixels_before_tones(x.numpy(), neighbors.numpy(), slice(None))
         probabilities = np.linspace(0, 1, N_TONE_QUANTILES)
         drawn_quantiles = np.quantile(drawn, probabilities)
         real_quantiles = np.quantile(hidden[chosen.numpy()], probabilities)
-        increasing = drawn_quantiles + TONE_INCREMENT * np.arange(N_TONE_QUANTILES)
-        return _ToneCurve(increasing, real_quantiles)
+        increments = TONE_INCREMENT * np.arange(N_TONE_QUANTILES)
+        return _ToneCurve(drawn_quantiles + increments, real_quantiles)
 
 
 def _condition_slopes(
-    feature_map: FeatureMap, known_scores: Tensor, x: Tensor
+    feature_map: FeatureMap, known_components: Tensor, x: Tensor
 ) -> Tensor:
     """The slopes (f, m) by which features of known pixels give the condition y.
 
-    These are the main components of what a ridge regression predicts of x.
+    A ridge regression predicts x from these features. The condition is the main
+    components of its predictions.
     """
-    slopes = fit_ridge(feature_map, known_scores, x)
-    predictions = projected_features(feature_map, known_scores, slopes)
-    main = _fit_pca(predictions.numpy(), N_CONDITION_COMPONENTS).components_
-    return slopes @ torch.from_numpy(main.T).double()
+    slopes = fit_ridge(feature_map, known_components, x)
+    predictions = projected_features(feature_map, known_components, slopes)
+    main_axes = _fit_pca(predictions.numpy(), N_CONDITION_COMPONENTS).components_
+    return slopes @ torch.from_numpy(main_axes.T).double()
 
 
 def _fit_pca(rows: NDArray[np.floating], max_components: int) -> PCA:
+    """The principal components of rows (n, d): `max_components`, or all of few."""
     n_components = min(max_components, len(rows) - 1, rows.shape[1])
     with np.errstate(invalid="ignore"):  # rows that are all alike
         return PCA(n_components, random_state=0).fit(rows)
 
 
-def _scores(pca: PCA, rows: NDArray[np.float32]) -> Tensor:
+def _components(pca: PCA, rows: NDArray[np.float32]) -> Tensor:
+    """The principal components (n, k) of rows (n, d)."""
     return torch.from_numpy(pca.transform(rows)).double()

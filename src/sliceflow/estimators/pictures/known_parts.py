@@ -17,21 +17,21 @@ KnownPart = Literal["top", "bottom", "left", "right", "border", "center"]
 
 
 def _top(h: int, w: int) -> Mask:
-    known = np.zeros((h, w), bool)
-    known[: h // 2] = True
-    return known
+    is_known = np.zeros((h, w), bool)
+    is_known[: h // 2] = True
+    return is_known
 
 
 def _left(h: int, w: int) -> Mask:
-    known = np.zeros((h, w), bool)
-    known[:, : w // 2] = True
-    return known
+    is_known = np.zeros((h, w), bool)
+    is_known[:, : w // 2] = True
+    return is_known
 
 
 def _center(h: int, w: int) -> Mask:
-    known = np.zeros((h, w), bool)
-    known[h // 4 : h - h // 4, w // 4 : w - w // 4] = True
-    return known
+    is_known = np.zeros((h, w), bool)
+    is_known[h // 4 : h - h // 4, w // 4 : w - w // 4] = True
+    return is_known
 
 
 KNOWN_PARTS: dict[str, Callable[[int, int], Mask]] = {
@@ -73,19 +73,19 @@ def as_known(known: Any, layout: Layout) -> Mask:
     return array
 
 
-def with_hidden_as_zero(X: Any, known: Mask) -> NDArray[Any]:
+def with_hidden_as_zero(X: Any, is_known: Mask) -> NDArray[Any]:
     """A copy of the user's pictures whose hidden pixels are 0.
 
-    Hidden pixels may be anything before: NaN, masked, out of range. `known` (h, w) is
-    True where a pixel is not hidden. Pictures of another size are returned as they are,
-    for `Layout.read` to say what is wrong.
+    Hidden pixels may be anything before: NaN, masked, out of range. `is_known` (h, w)
+    is True where a pixel is not hidden. Pictures of another size are returned as they
+    are, for `Layout.read` to say what is wrong.
     """
-    fits = np.shape(X)[1:3] == known.shape
-    if fits and isinstance(X, np.ma.MaskedArray):
-        known_is_masked = np.ma.getmaskarray(X)[:, known].any()
-        if not known_is_masked:
+    has_same_size = np.shape(X)[1:3] == is_known.shape
+    if has_same_size and isinstance(X, np.ma.MaskedArray):
+        is_masked = np.ma.getmaskarray(X)
+        if not is_masked[:, is_known].any():
             X = X.filled(0)
     pictures: NDArray[Any] = np.array(as_picture_array(X))
-    if fits:
-        pictures[:, ~known] = 0
+    if has_same_size:
+        pictures[:, ~is_known] = 0
     return pictures

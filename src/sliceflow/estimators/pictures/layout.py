@@ -92,16 +92,16 @@ class Layout:
         channels = None
         if array.ndim == 4:
             channels = array.shape[3]
-        values = None
+        n_values = None
         if array.dtype.kind != "f":
             # A value above the type's maximum would wrap around.
-            values = min(n_pixel_values, _n_values_of(array.dtype))
+            n_values = min(n_pixel_values, _n_values_of(array.dtype))
         return cls(
             height=array.shape[1],
             width=array.shape[2],
             channels=channels,
             dtype=str(array.dtype),
-            n_pixel_values=values,
+            n_pixel_values=n_values,
             is_tensor=isinstance(X, Tensor),
         )
 
@@ -255,18 +255,20 @@ class Layout:
         `DataError` for values that are infinite or NaN.
         """
         check_finite(x, "use an amplifier and start_noise closer to the defaults")
-        values = self.n_pixel_values
-        if values is None:
-            pixels = ((x + 1) / 2).clamp(0, 1)
-        else:
-            pixels = ((x + 1) * (values / 2)).floor_().clamp_(0, values - 1)
-            # Small types, because there is less to transpose and to copy.
-            if values <= 256:
-                pixels = pixels.to(torch.uint8)
-            else:
-                pixels = pixels.to(torch.int32)
-        channels_last = pixels.view(*self.shape, x.shape[1]).permute(3, 1, 2, 0)
+        pixels = self._decoded_pixels(x).view(*self.shape, x.shape[1])
+        channels_last = pixels.permute(3, 1, 2, 0)
         return self.in_users_form(channels_last.contiguous().cpu().numpy())
+
+    def _decoded_pixels(self, x: Tensor) -> Tensor:
+        """The pixels of values x (d, n): floats in [0, 1], or integers."""
+        n_values = self.n_pixel_values
+        if n_values is None:
+            return ((x + 1) / 2).clamp(0, 1)
+        pixels = ((x + 1) * (n_values / 2)).floor_().clamp_(0, n_values - 1)
+        # Small types, because there is less to transpose and to copy.
+        if n_values <= 256:
+            return pixels.to(torch.uint8)
+        return pixels.to(torch.int32)
 
     def in_users_form(self, array: NDArray[Any]) -> PictureArray:
         """Pictures (n, H, W, C) in the user's type and shape."""
@@ -282,18 +284,18 @@ class Layout:
         mirrored = pixel_points.view(*self.shape, -1).flip(2)
         return torch.cat((pixel_points, mirrored.view_as(pixel_points)), dim=1)
 
-    def repeat_for_channels(
-        self, known: Mask | None, device: torch.device
+    def is_known_value(
+        self, is_known: Mask | None, device: torch.device
     ) -> Tensor | None:
-        """Which pixels (H, W) are known, repeated for every channel: (C·H·W, 1).
+        """Which values of a column belong to a known pixel: (C·H·W, 1).
 
-        It is True for the values of a column that belong to a known pixel. None if
-        `known` is None, or if no pixel is known.
+        `is_known` (H, W) is True where a pixel is known. The result is None if
+        `is_known` is None, or if no pixel is known.
         """
-        if known is None or not known.any():
+        if is_known is None or not is_known.any():
             return None
-        known_pixels = torch.tensor(known, device=device).view(1, -1)
-        return known_pixels.repeat(self.shape[0], 1).view(-1, 1)
+        is_known_in_channel = torch.tensor(is_known, device=device).view(1, -1)
+        return is_known_in_channel.repeat(self.shape[0], 1).view(-1, 1)
 
 
 def as_picture_array(X: Any) -> NDArray[Any]:

@@ -21,7 +21,7 @@ class MaskedFrameKind:
 
     subspace: PyramidSubspace
     kind: Tiles | RandomPatches  # on the coefficients of the subspace
-    is_known: Tensor  # (d, 1), True where a pixel never moves
+    is_known_value: Tensor  # (d, 1), True where a value never moves
 
     def max_directions(self, d: int) -> int:
         """The most directions of a frame on coefficients; d is the number of pixels."""
@@ -37,7 +37,9 @@ class MaskedFrameKind:
     ) -> MaskedFrame:
         """The frame of a step. What is known is the only condition."""
         return MaskedFrame(
-            self.subspace, self.kind.make_frame(seed, step_index, x_p), self.is_known
+            self.subspace,
+            self.kind.make_frame(seed, step_index, x_p),
+            self.is_known_value,
         )
 
 
@@ -51,7 +53,7 @@ class MaskedFrame:
 
     subspace: PyramidSubspace
     frame: Frame  # on the coefficients of the subspace
-    is_known: Tensor  # (d, 1)
+    is_known_value: Tensor  # (d, 1)
     theta_to_store: None = None  # no directions to store: the frame can be drawn again
 
     def count_directions(self, d: int) -> int:
@@ -70,11 +72,11 @@ class MaskedFrame:
 
     def lift(self, dz: Tensor) -> Tensor:
         """dx (d, n) of dz (h, n); 0 where a pixel is known."""
-        return self.subspace.embed(self.frame.lift(dz)) * ~self.is_known
+        return self.subspace.embed(self.frame.lift(dz)) * ~self.is_known_value
 
     def move(self, cloud: Cloud, maps: TransportMaps, step_size: float) -> None:
         """Move the hidden pixels of pictures, in place."""
         before = self.subspace.restrict(cloud.x)
         after = before.clone()
         self.frame.move(replace(cloud, x=after), maps, step_size)
-        cloud.x += self.subspace.embed(after.sub_(before)) * ~self.is_known
+        cloud.x += self.subspace.embed(after.sub_(before)) * ~self.is_known_value

@@ -5,10 +5,10 @@ This is not in the paper. A particle of a class with mean μ starts, at pixel p,
     x(p) = μ(p) + r·Σᵢ wᵢ(p)·(xᵢ(p) − μ(p))/‖xᵢ − μ‖,    Σᵢ wᵢ(p)² = 1,
 
 where x₁ … x_s are random pictures of the class, and r = ‖x₀ − μ‖ is the contrast of
-one more. The weights are wᵢ ∝ exp(β·gᵢ), where gᵢ are independent Gaussian fields that
-change smoothly over the picture, with mean 0 over it. So each picture prevails
-somewhere and none everywhere, and edges stay edges, which a flow hardly makes from
-noise. With β = 0 all weights are 1/√s.
+one more picture x₀. The weights are wᵢ ∝ exp(β·gᵢ), where gᵢ are independent Gaussian
+fields that change smoothly over the picture, with mean 0 over it. So each picture
+prevails somewhere and none everywhere, and edges stay edges, which a flow hardly makes
+from noise. With β = 0 all weights are 1/√s.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ N_STORED_VALUES = 64
 MAX_VALUES_PER_CHUNK = 1 << 25
 
 
-def stored_layout(layout: Layout) -> Layout:
+def layout_of_mosaic_sources(layout: Layout) -> Layout:
     """The layout of the pictures that a model stores: at most 64 pixel values."""
     n_values = N_STORED_VALUES
     if layout.n_pixel_values is not None:
@@ -62,7 +62,7 @@ def stored_layout(layout: Layout) -> Layout:
     return replace(layout, n_pixel_values=n_values)
 
 
-def stored_pictures(pictures: DevicePictures, ranks: Communicator) -> Tensor:
+def gather_mosaic_sources(pictures: DevicePictures, ranks: Communicator) -> Tensor:
     """Gather the pictures of all ranks as a model stores them: bytes (n, c, h, w).
 
     Mirror images are made again when they are needed.
@@ -99,28 +99,26 @@ class Mosaics:
     n_classes: int = 1  # C; 1 without classes
     device: torch.device | str = "cpu"
 
-    def draw(
-        self, count: int, y: ClassIndices | None, particle_rng: ParticleRng
-    ) -> Tensor:
-        """Mosaics (d, count) of the classes `y` of `count` particles."""
-        d = len(self._points)
-        device = self._points.device
-        x = torch.empty(d, count, dtype=torch.float32, device=device)
+    def draw(self, n: int, y: ClassIndices | None, particle_rng: ParticleRng) -> Tensor:
+        """Mosaics (d, n) of the classes `y` of n particles."""
+        d = len(self._pixel_points)
+        device = self._pixel_points.device
+        x = torch.empty(d, n, dtype=torch.float32, device=device)
         particle_rng.fill(x, "start").mul_(TIE_NOISE)
-        classes = torch.zeros(count, dtype=torch.int64, device=device)
+        classes = torch.zeros(n, dtype=torch.int64, device=device)
         if y is not None:
             classes = y.values
         indices = self._random_indices(classes, particle_rng)
-        for part in chunks(count, self._chunk_size):
+        for part in chunks(n, self._chunk_size):
             part_rng = replace(particle_rng, first=particle_rng.first + part.start)
             x[:, part] += self._weighted_sum(indices[part], classes[part], part_rng)
         return x
 
     def decoded_pictures(self, layout: Layout) -> NDArray[Any]:
         """The pictures, without mirror images, in another layout of the same shape."""
-        indices = torch.arange(len(self.pixels), device=self._points.device)
+        indices = torch.arange(len(self.pixels), device=self._pixel_points.device)
         parts = [
-            np.asarray(layout.decode(self._encoded(part)))
+            np.asarray(layout.decode(self._encoded_pictures(part)))
             for part in torch.split(indices, self._chunk_size)
         ]
         return np.concatenate(parts)
@@ -147,50 +145,50 @@ class Mosaics:
         weights = self._weights(n, particle_rng)
         total = torch.zeros_like(means)
         for i in range(self.mosaic_size):
-            deviation = self._encoded(indices[:, i]) - means
+            deviation = self._encoded_pictures(indices[:, i]) - means
             deviation /= deviation.norm(dim=0).clamp(min=TIE_NOISE)
             weighted = deviation.view(n_channels, -1, n) * weights[i]
             total += weighted.view_as(deviation)
-        contrast = (self._encoded(indices[:, -1]) - means).norm(dim=0)
+        contrast = (self._encoded_pictures(indices[:, -1]) - means).norm(dim=0)
         total *= contrast
         return means + total
 
-    def _weights(self, count: int, particle_rng: ParticleRng) -> Tensor:
-        """w of each picture of a mosaic: (s, h·w, count), or (s, 1, count) if β = 0."""
+    def _weights(self, n: int, particle_rng: ParticleRng) -> Tensor:
+        """w of each picture of n mosaics: (s, h·w, n), or (s, 1, n) if β = 0."""
         cosines = self._field_cosines
         s = self.mosaic_size
         n_cosines = cosines.shape[1]
         if self.locality == 0 or n_cosines == 0:
-            return torch.full((s, 1, count), 1 / math.sqrt(s), device=cosines.device)
-        normal = torch.empty(s * n_cosines, count, device=cosines.device)
+            return torch.full((s, 1, n), 1 / math.sqrt(s), device=cosines.device)
+        normal = torch.empty(s * n_cosines, n, device=cosines.device)
         particle_rng.fill(normal, "weights")
-        fields = cosines @ normal.view(s, -1, count)
+        fields = cosines @ normal.view(s, -1, n)
         weights = fields.mul_(self.locality).softmax(0)
         return weights / weights.square().sum(0).sqrt()
 
     @cached_property
-    def _points(self) -> Tensor:
-        """All pictures, with mirror images, as points (d, N) on the device."""
+    def _pixel_points(self) -> Tensor:
+        """All pictures and mirror images as columns of pixels (d, N), on the device."""
         points = self.layout.to_points(self.pixels.to(self.device))
         if self.has_mirror_images:
-            points = self.layout.with_mirror_images(points)
+            return self.layout.with_mirror_images(points)
         return points
 
-    def _encoded(self, indices: Tensor) -> Tensor:
+    def _encoded_pictures(self, indices: Tensor) -> Tensor:
         """The values, in [−1, 1], of the pictures with these indices: (d, n)."""
-        return self.layout.encode(self._points[:, indices])
+        return self.layout.encode(self._pixel_points[:, indices])
 
     @property
     def _chunk_size(self) -> int:
         """The number of pictures that are summed at a time."""
-        return max(1, MAX_VALUES_PER_CHUNK // len(self._points))
+        return max(1, MAX_VALUES_PER_CHUNK // len(self._pixel_points))
 
     @cached_property
     def _pictures_by_class(self) -> PicturesByClass:
-        device = self._points.device
+        device = self._pixel_points.device
         y = self.y
         if y is None:
-            n = self._points.shape[1]
+            n = self._pixel_points.shape[1]
             y = ClassIndices(torch.zeros(n, dtype=torch.int64))
         y = y.to(device)
         class_order = ClassOrder.from_y(y, self.n_classes)
@@ -201,14 +199,14 @@ class Mosaics:
     def _class_means(self) -> Tensor:
         """μ of each class: (d, C)."""
         by_class = self._pictures_by_class
-        d = len(self._points)
+        d = len(self._pixel_points)
         sums = torch.zeros(
-            d, self.n_classes, dtype=torch.float64, device=self._points.device
+            d, self.n_classes, dtype=torch.float64, device=self._pixel_points.device
         )
         members = torch.split(by_class.indices, by_class.sizes.tolist())
         for c, indices in enumerate(members):
             for part in torch.split(indices, self._chunk_size):
-                sums[:, c] += self._encoded(part).double().sum(1)
+                sums[:, c] += self._encoded_pictures(part).double().sum(1)
         return (sums / by_class.sizes.clamp(min=1)).float()
 
     @cached_property
@@ -223,13 +221,13 @@ class Mosaics:
         deviation = cosines.square().sum(1, keepdim=True).sqrt()
         # The minimum is for pictures of one pixel, which have no cosines.
         cosines = cosines / deviation.clamp(min=1e-9)
-        return cosines.float().to(self._points.device)
+        return cosines.float().to(self._pixel_points.device)
 
 
 def _scaled_cosines(n: int) -> Tensor:
     """Cosines (n, k) along a side of n pixels, float64.
 
-    Their amplitudes fall as those of a field with a Gaussian covariance that changes
+    Their amplitudes fall as they do in a field with a Gaussian covariance that changes
     over a length of n/4.
     """
     k = torch.arange(min(n, N_FIELD_COSINES), dtype=torch.float64)
@@ -253,15 +251,14 @@ def build_mosaics(
     """
     if mosaic_sources is None:
         return None
-    if plan.n_separate_classes == 0:
-        y = None
+    separate_y = y if plan.n_separate_classes else None
     return Mosaics(
         mosaic_size=plan.mosaic_size,
         locality=plan.options.locality,
-        layout=stored_layout(plan.layout),
+        layout=layout_of_mosaic_sources(plan.layout),
         pixels=mosaic_sources,
         has_mirror_images=plan.mirror,
-        y=y,
+        y=separate_y,
         n_classes=max(1, plan.n_separate_classes),
         device=device,
     )
@@ -270,15 +267,14 @@ def build_mosaics(
 def initial_points(
     plan: PicturePlan,
     mosaics: Mosaics | None,
-    count: int,
+    n: int,
     y: ClassIndices | None,
     particle_rng: ParticleRng,
     device: torch.device,
 ) -> Tensor:
-    """Where particles of the classes `y` start: (d, count), mosaics or noise."""
+    """Where n particles of the classes `y` start: (d, n), mosaics or noise."""
     if mosaics is not None:
-        if plan.n_separate_classes == 0:
-            y = None
-        return mosaics.draw(count, y, particle_rng)
-    x = torch.empty(plan.layout.dimension, count, dtype=torch.float32, device=device)
+        separate_y = y if plan.n_separate_classes else None
+        return mosaics.draw(n, separate_y, particle_rng)
+    x = torch.empty(plan.layout.dimension, n, dtype=torch.float32, device=device)
     return particle_rng.fill(x, "start").mul_(plan.options.start_noise)

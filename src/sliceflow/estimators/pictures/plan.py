@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import torch
@@ -12,9 +12,11 @@ import torch
 from sliceflow.base.fit_plan import FitPlan
 from sliceflow.base.particle_allocation import ParticleAllocation
 from sliceflow.base.ranks import Communicator
+from sliceflow.devices import require_memory
 from sliceflow.engine.flow import MapSharing, resolve_map_sharing
 from sliceflow.engine.transports import StorableTransport
 from sliceflow.estimators.pictures import choices, costs, schedules
+from sliceflow.estimators.pictures.batching import choose_batch_size
 from sliceflow.estimators.pictures.layout import Layout
 from sliceflow.estimators.pictures.options import (
     MAX_KNOTS,
@@ -37,15 +39,15 @@ class PicturePlan(FitPlan):
     n_pictures: Count  # of all ranks, including mirror images
     layout: Layout
     mirror: bool
-    n_particles: Count  # that the estimator keeps
-    # Particles that the fit moves: more than it keeps may improve the model.
+    n_particles: Count  # particles that the user gets, as `particles_`
+    # Particles that the fit moves: those that the user gets, and more for better maps.
     n_moved_particles: Count
     condition_kind: Literal["none", "labels", "clusters", "known"]
     n_classes: Count  # number of classes or clusters
     amplifier: Annotated[float, Between(0, math.inf)]  # ξ; 0 without conditions
     picture_stages: tuple[PictureStage, ...]
     patch_basis: PatchBasis
-    n_directions: Count  # of a step, if they are random patches
+    n_directions: Count  # directions of a step, if these are random patches
     transport: StorableTransport
     # The most particles of a step, and the most pictures; None uses all.
     batch_size: int | None = None
@@ -53,8 +55,8 @@ class PicturePlan(FitPlan):
     # The pictures of a mosaic; 0 starts from noise.
     mosaic_size: Annotated[int, Between(0, MAX_MOSAIC_SIZE)]
     shrinkage: Annotated[float, Between(0)]  # κ of the maps; 0 is off
-    # As the user gave them; the fields above have what "auto" stands for. But if a
-    # trial has chosen noise, `start` is "noise" here, though the user wrote "auto".
+    # The options as the user gave them: the fields above have what "auto" stands for.
+    # But if a trial has chosen noise, `options.start` is "noise", not "auto".
     options: ImageOptions
 
     def check_saved(self) -> None:
@@ -179,11 +181,27 @@ class PicturePlan(FitPlan):
     @property
     def nbytes(self) -> int:
         """Memory of the fit on each device, without the input data."""
-        return costs.fit_bytes(
-            self,
-            n_shard=math.ceil(self.n_pictures / self.n_ranks),
-            m_shard=math.ceil(self.n_moved_particles / self.n_ranks),
+        return costs.fit_bytes(self)
+
+    def require_memory(self) -> None:
+        """Raise a `NotEnoughMemoryError` if the device cannot hold the fit."""
+        what = (
+            f"{self.n_moved_per_rank} moving particles, for "
+            f"n_particles={self.n_particles}, {self.n_pictures_per_rank} pictures of "
+            f"{self.layout.dimension} values and a model of {self.n_steps} steps need"
         )
+        hint = "lower n_particles, steps_per_stage or n_knots (0 keeps no model)"
+        require_memory(self.nbytes, torch.device(self.device), what, hint)
+
+    @property
+    def n_pictures_per_rank(self) -> int:
+        """The pictures of the rank that has the most, if they are divided equally."""
+        return math.ceil(self.n_pictures / self.n_ranks)
+
+    @property
+    def n_moved_per_rank(self) -> int:
+        """The moving particles of the rank that has the most."""
+        return math.ceil(self.n_moved_particles / self.n_ranks)
 
     @property
     def seconds(self) -> float:
@@ -196,19 +214,19 @@ def plan_pictures(
     parameters: PictureParameters,
     allocation: ParticleAllocation,
     amplifier: float,
-    device: torch.device,
     ranks: Communicator,
 ) -> PicturePlan:
-    """Choose all settings of a flow onto these pictures but the batch size.
+    """The plan of a flow onto these pictures, with every "auto" resolved.
 
     Parameters
     ----------
-    pictures : with clusters if they get some
+    pictures : the pictures on the device of the fit, in clusters if it uses some
     parameters : the parameters of the estimator
     allocation : how many particles the flow moves, and their y
     amplifier : ξ; 0 without classes
-    device, ranks : where the fit runs
+    ranks : the processes that share the fit
     """
+    device = pictures.device
     options = parameters.options
     layout = pictures.layout
     n_classes = pictures.n_classes
@@ -237,11 +255,11 @@ def plan_pictures(
     )
     shrinkage = choices.choose_shrinkage(
         options.shrinkage,
-        _n_distinct_per_map(pictures, sharing),
+        _n_pictures_per_map(pictures, sharing),
         n_steps,
-        starts_as_mosaics=mosaic_size > 0,
+        has_mosaic_start=mosaic_size > 0,
     )
-    return PicturePlan(
+    plan = PicturePlan(
         device=str(device),
         n_ranks=ranks.size,
         n_pictures=pictures.n_pictures,
@@ -261,18 +279,21 @@ def plan_pictures(
         shrinkage=shrinkage,
         options=options,
     )
+    return replace(plan, batch_size=choose_batch_size(plan, device))
 
 
-def _n_points(n: int, allocation: ParticleAllocation, sharing: MapSharing) -> int:
-    """The number of particles and of the n pictures, by which a transport is chosen."""
+def _n_points(
+    n_pictures: int, allocation: ParticleAllocation, sharing: MapSharing
+) -> int:
+    """The number of particles and pictures by which a transport is chosen."""
     if sharing == "separate":
         # Without particles that are added for the maps: `choose_amplifier` has decided
         # for separate maps by the same number.
-        return n + allocation.n_kept
-    return n + allocation.n_moved
+        return n_pictures + allocation.n_kept
+    return n_pictures + allocation.n_moved
 
 
-def _n_distinct_per_map(pictures: DevicePictures, sharing: MapSharing) -> float:
+def _n_pictures_per_map(pictures: DevicePictures, sharing: MapSharing) -> float:
     """The number of different pictures to which a map is fitted.
 
     Mirror images count as the pictures that they show.
@@ -290,11 +311,12 @@ def _picture_stages(
 ) -> tuple[PictureStage, ...]:
     """The stages that the parameter `schedule` says."""
     channels, height, width = layout.shape
+    text = schedule
     if schedule == "auto":
-        schedule = schedules.auto(height, width, channels)
+        text = schedules.auto(height, width, channels)
     elif schedule == "paper":
-        schedule = schedules.paper(height, width)
-    return tuple(schedules.from_string(schedule, height, width, n_steps))
+        text = schedules.paper(height, width)
+    return tuple(schedules.from_string(text, height, width, n_steps))
 
 
 def _condition_kind(
@@ -305,6 +327,6 @@ def _condition_kind(
         return "known"
     if pictures.conditions is None:
         return "none"
-    if pictures.conditions.encoder.encodes_clusters:
+    if pictures.has_clusters:
         return "clusters"
     return "labels"

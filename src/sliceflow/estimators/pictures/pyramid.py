@@ -46,8 +46,8 @@ def upsampling_basis(
 ) -> Tensor:
     """U (full, small): upsampling from `small` to `full` pixels, columns orthonormal.
 
-    Löwdin's W(WᵀW)^-½ has the orthonormal columns closest to those of W, which are
-    therefore local.
+    Löwdin's W(WᵀW)^-½ has the orthonormal columns that are closest to the columns of W.
+    So they are local, as the columns of W are.
     """
     if small == full:
         return torch.eye(full, dtype=dtype, device=device)
@@ -154,6 +154,6 @@ class PyramidSubspace:
         n = x.shape[1]
         h, height = vertical.shape
         w, width = horizontal.shape
-        x = x.reshape(c, height, width * n)
-        x = _matmul(vertical, x).view(c * h, width, n)
-        return _matmul(horizontal, x).view(c * h * w, n)
+        rows_resampled = _matmul(vertical, x.reshape(c, height, width * n))
+        both_resampled = _matmul(horizontal, rows_resampled.view(c * h, width, n))
+        return both_resampled.view(c * h * w, n)

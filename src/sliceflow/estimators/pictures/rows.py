@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sliceflow import kernels
+from sliceflow.arrays import Ints
 from sliceflow.base.ranks import Communicator, Shard
 from sliceflow.base.rows import ArrayRows, Conditions, HasConditions
 from sliceflow.engine import y_encoders
@@ -37,8 +38,8 @@ PIXEL_DTYPES: tuple[DTypeName, ...] = ("uint8", "int32", "float32", "float64")
 # the at most 30 clusters of "auto". All others are assigned to the nearest center.
 MAX_KMEANS_PICTURES = 20_000
 
-# Longer side, in pixels, of the gray pictures that k-means compares: half of that of
-# MNIST's digits, which are still easy to tell apart.
+# Longer side, in pixels, of the gray pictures that k-means compares. It is half the
+# side of MNIST's digits, which are still easy to tell apart.
 KMEANS_SIDE = 14
 
 # Values of pictures whose features are computed at a time: 256 MB in float32.
@@ -136,6 +137,11 @@ class DevicePictures(HasConditions):
             return 2 * self.shard.total
         return self.shard.total
 
+    @property
+    def has_clusters(self) -> bool:
+        """Whether the conditions are clusters, not labels of the user."""
+        return self.conditions is not None and self.conditions.encoder.encodes_clusters
+
     def has_colors(self, ranks: Communicator) -> bool:
         """Whether any picture of any rank is not gray, such as with equal channels."""
         first, *others = self.pixel_points.chunk(self.layout.shape[0])
@@ -175,21 +181,20 @@ class DevicePictures(HasConditions):
         subset = torch.arange(0, self.n_pictures, stride, device=self.device)
         features = self._cluster_features(self.gather_pictures(subset, ranks))
         centers = kmeans_centers(features, k, seed.child("clusters"))
-        shard_features = self._cluster_features(self.pixel_points)
-        shard_classes = nearest_center(shard_features, centers)
+        own_features = self._cluster_features(self.pixel_points)
+        own_clusters = nearest_center(own_features, centers).cpu().numpy()
+        encoder = y_encoders.ClassEncoder(np.arange(k), encodes_clusters=True)
+        conditions = Conditions(encoder, self._gather_classes(own_clusters, ranks))
+        return replace(self, conditions=conditions)
 
-        parts = [shard_classes.cpu()]
-        if self.has_mirror_images:
-            # The pictures of all ranks come first, then all mirror images.
-            parts = list(shard_classes.cpu().chunk(2))
-        classes = torch.cat(
-            [torch.from_numpy(ranks.all_gather_rows(part.numpy())) for part in parts]
-        )
-        clusters = y_encoders.ClassEncoder(np.arange(k), encodes_clusters=True)
-        return replace(
-            self,
-            conditions=Conditions(clusters, classes),
-        )
+    def _gather_classes(self, own_classes: Ints, ranks: Communicator) -> Tensor:
+        """The classes of all N pictures, from the classes of this rank's pictures."""
+        if not self.has_mirror_images:
+            return torch.from_numpy(ranks.all_gather_rows(own_classes))
+        # The pictures of all ranks come first, then all mirror images.
+        halves = np.split(own_classes, 2)
+        gathered_halves = [ranks.all_gather_rows(half) for half in halves]
+        return torch.from_numpy(np.concatenate(gathered_halves))
 
     def _cluster_features(self, pixel_points: Tensor) -> Tensor:
         """What k-means compares of columns (d, n): (f, n).
@@ -197,15 +202,16 @@ class DevicePictures(HasConditions):
         Gray pictures are compared at a coarse resolution, color pictures by their
         gradients, because similar colors say little of what a picture shows.
         """
-        features_of = self._coarse_pixels
-        has_colors = self.layout.shape[0] > 1
-        if has_colors:
-            features_of = self._gradients
-        chunk = max(1, MAX_VALUES_PER_CHUNK // self.layout.dimension)
-        parts = torch.split(pixel_points, chunk, dim=1)
-        return torch.cat(
-            [features_of(self.layout.encode(part)) for part in parts], dim=1
-        )
+        chunk_size = max(1, MAX_VALUES_PER_CHUNK // self.layout.dimension)
+        has_one_channel = self.layout.shape[0] == 1
+        features = []
+        for part in torch.split(pixel_points, chunk_size, dim=1):
+            x = self.layout.encode(part)
+            if has_one_channel:
+                features.append(self._coarse_pixels(x))
+            else:
+                features.append(gradient_histograms(x, self.layout.shape))
+        return torch.cat(features, dim=1)
 
     def _coarse_pixels(self, x: Tensor) -> Tensor:
         """Pictures (d, n) at the resolution that k-means compares."""
@@ -215,10 +221,6 @@ class DevicePictures(HasConditions):
         coarse_width = max(1, min(width, round(width * scale)))
         subspace = PyramidSubspace(channels, height, width, coarse_height, coarse_width)
         return subspace.restrict(x)
-
-    def _gradients(self, x: Tensor) -> Tensor:
-        """Histograms of the gradients of pictures (d, n)."""
-        return gradient_histograms(x, self.layout.shape)
 
     def gather_pictures(self, indices: Tensor, ranks: Communicator) -> Tensor:
         """Gather the pictures (d, m) with these indices, of all N, from their ranks."""
@@ -233,8 +235,8 @@ class DevicePictures(HasConditions):
     def cloud(self, seed: Seed, indices: Tensor | None = None) -> Cloud:
         """The encoded pictures with their class indices; `seed` dequantizes.
 
-        `indices` chooses some of them, in a fit of a single process. Their fractions
-        are drawn as if there were no other pictures.
+        `indices` chooses some of the pictures, in a fit of a single process. The
+        fractions of these are drawn as if there were no other pictures.
         """
         if indices is None:
             x = self.layout.encode(

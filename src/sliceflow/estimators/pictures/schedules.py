@@ -81,7 +81,7 @@ DOUBLE_STEPS_BELOW = 20
 # times the steps that took FID-768 of CIFAR-10 from .46 to .41.
 REPEAT_SMALL_PATCHES_FROM = 16
 
-_ENTRY = re.compile(
+_ENTRY_PATTERN = re.compile(
     r"(?P<resolution>\d+)"
     r"\[(?P<patches>\d+(?:,\d+)*)\]"
     r"(?:\*(?P<factor>\d+(?:\.\d+)?)|=(?P<steps>[1-9]\d*))?"
@@ -138,7 +138,7 @@ def _read_entry(
     entry: str, schedule: str, height: int, width: int, steps: int
 ) -> list[PictureStage]:
     """The stages of one entry of a schedule, such as "8[5,3]*2"."""
-    match = _ENTRY.fullmatch(entry)
+    match = _ENTRY_PATTERN.fullmatch(entry)
     if match is None:
         raise ParameterError(
             "schedule",
@@ -215,12 +215,12 @@ def auto(height: int, width: int, channels: int = 1) -> str:
         patches = [min(resolution, MAX_PATCH)]
         if resolution >= LAST_COARSE_RESOLUTION:
             patches = _falling_patches(resolution)
-        factor = ""
+        entry = _format_entry(resolution, patches)
         if resolution < min(longer_side, TRIPLE_STEPS_BELOW):
-            factor = "*3"
+            entry += "*3"
         elif resolution < min(longer_side, DOUBLE_STEPS_BELOW):
-            factor = "*2"
-        entries.append(_entry(resolution, patches) + factor)
+            entry += "*2"
+        entries.append(entry)
     if longer_side >= REPEAT_SMALL_PATCHES_FROM:
         entries.append(f"{longer_side}[7,5,3]*2")
     if longer_side > 2:
@@ -261,12 +261,12 @@ def paper(height: int, width: int) -> str:
             entries.append(entry)
         elif resolution == longer_side:
             return " ".join([*entries, entry])
-    entries.append(_entry(longer_side, _falling_patches(longer_side)))
+    entries.append(_format_entry(longer_side, _falling_patches(longer_side)))
     return " ".join(entries)
 
 
 def _auto_resolutions(longer_side: int) -> list[int]:
-    """The resolutions of the automatic schedule, from 1 to that of the picture."""
+    """The resolutions of the automatic schedule, from 1 to the whole picture."""
     resolutions = [longer_side]
     while resolutions[0] > LAST_COARSE_RESOLUTION:
         coarser = round(resolutions[0] / math.sqrt(2))
@@ -283,5 +283,6 @@ def _falling_patches(resolution: int) -> list[int]:
     return [largest, *(patch for patch in range(13, 2, -2) if patch < largest)]
 
 
-def _entry(resolution: int, patches: list[int]) -> str:
+def _format_entry(resolution: int, patches: list[int]) -> str:
+    """An entry of a schedule, such as "8[5,3]"."""
     return f"{resolution}[{','.join(map(str, patches))}]"

@@ -33,15 +33,18 @@ class Seam:
     def __init__(
         self,
         rows: NDArray[np.float32],
-        known: Mask,
+        is_known_value: Mask,
         shape: tuple[int, int, int],
         smooth: bool,
     ) -> None:
         first, second = _neighboring_pixels(shape)
-        is_at_seam = known[first] != known[second]
-        known_side = np.where(known[first], first, second)[is_at_seam]
-        hidden_side = np.where(known[first], second, first)[is_at_seam]
-        hidden_index = (~known).cumsum() - 1
+        is_first_known = is_known_value[first]
+        is_second_known = is_known_value[second]
+        is_at_seam = is_first_known != is_second_known
+        known_side = np.where(is_first_known, first, second)[is_at_seam]
+        hidden_side = np.where(is_first_known, second, first)[is_at_seam]
+        # The index of each pixel among the hidden ones, if it is hidden.
+        hidden_index = (~is_known_value).cumsum() - 1
         self.known_of_pair = known_side
         self.hidden_of_pair = hidden_index[hidden_side]
 
@@ -51,21 +54,25 @@ class Seam:
 
         self.solver: SuperLU | None = None  # of photographs
         if smooth:
-            are_both_hidden = ~known[first] & ~known[second]
+            is_hidden_pair = ~is_first_known & ~is_second_known
             self.solver = _laplace_solver(
-                hidden_index[first[are_both_hidden]],
-                hidden_index[second[are_both_hidden]],
+                hidden_index[first[is_hidden_pair]],
+                hidden_index[second[is_hidden_pair]],
                 self.hidden_of_pair,
-                int((~known).sum()),
+                int((~is_known_value).sum()),
             )
 
-    def choose(self, rows: NDArray[np.float32], at_seam: Floats, seed: Seed) -> Ints:
+    def choose_draws(
+        self, rows: NDArray[np.float32], pixels_at_seam: Floats, seed: Seed
+    ) -> Ints:
         """The indices (m, n) of draws that continue the known pixels of rows (m, d).
 
         One in eight is drawn in proportion to exp(−Σe²/(2tσ²)), for differences e at
-        the seam. `at_seam` (m, 8n, pairs) has the hidden pixels of draws there.
+        the seam. `pixels_at_seam` (m, 8n, pairs) are the hidden pixels of the draws
+        that have a known neighbor.
         """
-        squares = np.square(at_seam - rows[:, None, self.known_of_pair]).sum(2)
+        known = rows[:, None, self.known_of_pair]
+        squares = np.square(pixels_at_seam - known).sum(2)
         log_weight = -squares / (2 * SEAM_CORRELATION * self.mean_square)
         # With Gumbel's noise the largest is a draw in proportion to the weights.
         uniform = seed.uniform(*log_weight.shape).numpy()
@@ -103,8 +110,8 @@ def _neighboring_pixels(shape: tuple[int, int, int]) -> tuple[Ints, Ints]:
 def _laplace_solver(first: Ints, second: Ints, at_seam: Ints, n: int) -> SuperLU:
     """Solves the discrete Laplace equation on n hidden pixels.
 
-    Pixels `first` and `second` are side by side. Those `at_seam`, as often as they are
-    listed, have a known neighbor, where the solution is given.
+    Pixels `first` and `second` are side by side. The solution is given at known pixels.
+    A pixel in `at_seam` has a known neighbor, or as many as it is listed times.
     """
     degree = np.bincount(np.concatenate((first, second, at_seam)), minlength=n)
     diagonal = np.arange(n)

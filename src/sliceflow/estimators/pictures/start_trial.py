@@ -2,34 +2,29 @@
 
 Particles that start as mosaics look like photographs, and copy less than particles that
 start as noise. But mosaics of drawings, such as one circle, square or cross on a plain
-ground, stay collages of several. What tells the two is how much of a picture's contrast
-lies at which frequencies: sums of photographs have it where photographs do, sums of
-drawings have not. So the trial makes a few mosaics, and a classifier tries to tell them
-from held-out pictures by these energies.
+ground, stay collages of several. What tells photographs from drawings is how much of a
+picture's contrast lies at which frequencies. A sum of photographs has its contrast at
+the frequencies of photographs. A sum of drawings does not have it at the frequencies of
+drawings. So the trial makes a few mosaics, and a classifier tries to tell them from
+held-out pictures by the energies of these frequencies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sliceflow.arrays import Floats
-from sliceflow.engine.random import Seed
 from sliceflow.estimators.pictures.parameters import PictureParameters
 from sliceflow.estimators.pictures.plan import PicturePlan
-from sliceflow.estimators.pictures.rows import PictureRows
 from sliceflow.metrics.distances import two_sample_score
 
 if TYPE_CHECKING:
     from sliceflow.estimators.pictures.fit import PlannedPictureFit
-
-# Fits pictures on trial, and gives the pixels (m, c, h, w) of the particles.
-TrialFit: TypeAlias = Callable[[PictureRows, PictureParameters, Seed], NDArray[Any]]
 
 # With more pictures there is no trial, which would take longer than a fit on a GPU.
 MAX_PICTURES_OF_TRIAL = 3_000
@@ -46,8 +41,8 @@ MIN_AUC_OF_COLLAGES = 0.75
 # Trees of the classifier. With 200, which take twice as long, AUCs differed by .01 at
 # most.
 N_TREES = 100
-# Where the bands of frequencies end, in cycles per pixel. Up to a half, which is black
-# and white in turn.
+# Where the bands of frequencies end, in cycles per pixel. The largest frequency is a
+# half: pixels that are black and white in turn.
 BAND_ENDS = (0.04, 0.08, 0.14, 0.20, 0.28, 0.36, 0.44, 0.5)
 
 
@@ -61,11 +56,13 @@ def needs_trial(plan: PicturePlan) -> bool:
     )
 
 
-def noise_is_better(planned_fit: PlannedPictureFit, fit_on_trial: TrialFit) -> bool:
-    """Whether particles should start as noise, not as the mosaics of the plan.
+def choose_start_by_trial(
+    planned_fit: PlannedPictureFit,
+) -> Literal["mosaics", "noise"]:
+    """Choose whether particles start as the mosaics of the plan, or as noise.
 
-    Small fits decide, which `fit_on_trial` makes. They start as mosaics of one half of
-    the pictures, and are compared with the other: two folds, whose AUCs are averaged.
+    Two small fits decide. Each starts as mosaics of one half of the pictures, and its
+    particles are compared with the other half. The two AUCs are averaged.
     """
     seed = planned_fit.seed.child("start")
     parameters = _trial_parameters(planned_fit.parameters, planned_fit.plan)
@@ -73,17 +70,19 @@ def noise_is_better(planned_fit: PlannedPictureFit, fit_on_trial: TrialFit) -> b
     shuffled = np.argsort(seed.normal(len(rows), 1).numpy().ravel())
     halves = np.array_split(shuffled, 2)
     aucs = []
-    for fitted, held_out in (halves, halves[::-1]):
-        train = rows.take(fitted[:MAX_FITTED_PICTURES])
-        samples = fit_on_trial(train, parameters, seed)
+    for train_indices, held_out_indices in (halves, halves[::-1]):
+        train = rows.take(train_indices[:MAX_FITTED_PICTURES])
+        samples = planned_fit.fit_on_trial(train, parameters, seed)
         auc = two_sample_score(
             band_energies(samples),
-            band_energies(rows.pixels[held_out]),
+            band_energies(rows.pixels[held_out_indices]),
             scoring="roc_auc",
             n_trees=N_TREES,
         )
         aucs.append(auc)
-    return float(np.mean(aucs)) >= MIN_AUC_OF_COLLAGES
+    if np.mean(aucs) >= MIN_AUC_OF_COLLAGES:
+        return "noise"
+    return "mosaics"
 
 
 def _trial_parameters(
@@ -110,9 +109,9 @@ def band_energies(pixels: NDArray[Any]) -> Floats:
     """Logarithms of the energies of pictures (n, c, h, w) in bands of frequencies.
 
     The result is (n, c·b). An energy is the mean of |F|² over a band, where F is the
-    Fourier transform of a channel without its mean. A band is a square ring: frequency
-    is the larger of the two along the sides. Bands that small pictures have nothing of
-    are left out.
+    Fourier transform of a channel without its mean. A band is a square ring: its
+    frequency is the larger of the vertical and the horizontal one. Bands without any
+    frequency of small pictures are left out.
     """
     centered = pixels - pixels.mean(axis=(2, 3), keepdims=True, dtype=np.float64)
     energies = np.square(np.abs(np.fft.rfft2(centered)))

@@ -149,7 +149,7 @@ class Tiles:
         shape = (self.channels, self.height, self.width)
         return TileGeometry(shape, (tile_height, tile_width), (top, left))
 
-    def directions_of_step(self, seed: Seed, step_index: int) -> int:
+    def count_directions_of_step(self, seed: Seed, step_index: int) -> int:
         """The number of directions of one step."""
         return self.geometry(seed, step_index).n_directions
 
@@ -200,10 +200,10 @@ class RandomPatches:
     A patch is uniform on the sphere of R^(C·S²). It is placed in a picture of zeros
     with its center at a random pixel. Parts beyond the border are cut off, and what
     remains is normalized. At a coarse resolution the patch is upsampled to `full_size`
-    pixels by Lanczos' kernel W, and returned as coefficients of that one. With a
-    condition, θ_y is uniform on the sphere of R^l, and (θ_x, θ_y) both have length
-    1/√2. A step of size 1 has η = C·h·w, the number of coefficients: that of the full
-    picture would overshoot.
+    pixels by Lanczos' kernel W, and returned as coefficients of the coarse resolution.
+    With a condition, θ_y is uniform on the sphere of R^l, and θ_x and θ_y both have
+    length 1/√2. A step of size 1 has η = C·h·w, the number of coefficients: the number
+    of pixels of the full picture would overshoot.
     """
 
     channels: int
@@ -213,7 +213,7 @@ class RandomPatches:
     n_directions: int = 1000  # H; the paper uses 10,000
     full_size: tuple[int, int] | None = None  # of the picture; None: (height, width)
 
-    def directions_of_step(self, seed: Seed, step_index: int) -> int:
+    def count_directions_of_step(self, seed: Seed, step_index: int) -> int:
         """The number of directions of one step."""
         return self.n_directions
 
@@ -245,36 +245,50 @@ class RandomPatches:
     def _placed_patches(self, seed: Seed, inverse_length: float, x: Tensor) -> Tensor:
         """The directions θ_x of a step, of length 1/inverse_length: (H, C·h·w)."""
         device = x.device
-        c = self.channels
-        s = self.patch
         n = self.n_directions
-        d = c * self.height * self.width
-        normal = seed.child("x").normal(n, c * s * s, device=device)
-        patches = normal.view(n, c, s, s)
-        size = torch.tensor([self.height, self.width], device=device)
-        center = (seed.child("centre").uniform(n, 2, device=device) * size).long()
-
-        full_size = self.full_size
-        if full_size is None:
-            full_size = (self.height, self.width)
-        vertical_basis = lanczos_coefficients(full_size[0], self.height, device)
-        horizontal_basis = lanczos_coefficients(full_size[1], self.width, device)
-        vertical = _columns_around(vertical_basis, center[:, 0], s)  # (H, h, S)
-        horizontal = _columns_around(horizontal_basis, center[:, 1], s)  # (H, w, S)
-
+        d = self.channels * self.height * self.width
+        patches = self._random_patches(seed, device)  # (H, C, S, S)
+        vertical, horizontal = self._upsampling_of_patches(seed, device)
         theta = torch.empty(n, d, dtype=x.dtype, device=device)
         for part in chunks(n, max(1, MAX_PLACED_VALUES // d)):
             placed = vertical[part, None] @ patches[part] @ horizontal[part, None].mT
             theta[part] = normalize(placed.flatten(1), dim=1) / inverse_length
         return theta
 
+    def _random_patches(self, seed: Seed, device: torch.device) -> Tensor:
+        """Patches (H, C, S, S) of independent normal numbers."""
+        n_values = self.channels * self.patch * self.patch
+        normal = seed.child("x").normal(self.n_directions, n_values, device=device)
+        return normal.view(-1, self.channels, self.patch, self.patch)
 
-def _columns_around(matrix: Tensor, center: Tensor, s: int) -> Tensor:
+    def _upsampling_of_patches(
+        self, seed: Seed, device: torch.device
+    ) -> tuple[Tensor, Tensor]:
+        """Matrices (H, h, S) and (H, w, S) that place patches at random pixels.
+
+        They take the rows and the columns of a patch to coefficients of a picture.
+        """
+        size = torch.tensor([self.height, self.width], device=device)
+        uniform = seed.child("centre").uniform(self.n_directions, 2, device=device)
+        centers = (uniform * size).long()
+        full_size = self.full_size
+        if full_size is None:
+            full_size = (self.height, self.width)
+        vertical = lanczos_coefficients(full_size[0], self.height, device)
+        horizontal = lanczos_coefficients(full_size[1], self.width, device)
+        return (
+            _columns_around(vertical, centers[:, 0], self.patch),
+            _columns_around(horizontal, centers[:, 1], self.patch),
+        )
+
+
+def _columns_around(matrix: Tensor, centers: Tensor, s: int) -> Tensor:
     """For each of n centers, the s columns of a matrix (h, h) around it: (n, h, s).
 
     Columns beyond the ends are zero.
     """
-    padded = pad(matrix, (s, s))
-    first = center - s // 2 + s
-    index = first[:, None] + torch.arange(s, device=matrix.device)
-    return padded[:, index].permute(1, 0, 2)
+    padded = pad(matrix, (s, s))  # (h, s + h + s)
+    first_columns = s + centers - s // 2
+    column_indices = first_columns[:, None] + torch.arange(s, device=matrix.device)
+    columns = padded[:, column_indices]  # (h, n, s)
+    return columns.permute(1, 0, 2)

@@ -35,15 +35,10 @@ class TrainingPictures:
 
     def target(self) -> DataTarget:
         """What the particles move onto: all pictures, or a part for each stage."""
-        every_step = self.dequantizes_every_step
+        reloads_every_step = self.plan.options.dequantize_every == "step"
         if self.parts:
-            return DataTarget(self.load_part, reloads_every_step=every_step)
-        return DataTarget(self.load_all, self.make_batches, every_step)
-
-    @property
-    def dequantizes_every_step(self) -> bool:
-        """Whether every step, not every stage, draws new fractions of pixel values."""
-        return self.plan.options.dequantize_every == "step"
+            return DataTarget(self.load_part, reloads_every_step=reloads_every_step)
+        return DataTarget(self.load_all, self.make_batches, reloads_every_step)
 
     @cached_property
     def parts(self) -> list[SortedSelection]:
@@ -87,10 +82,10 @@ class TrainingPictures:
 
     def _dequantizing_seed(self, step: Step) -> Seed:
         """The seed of the fractions that a step adds to pixel values."""
-        seed = self.seed.child("data", step.stage_index)
-        if self.dequantizes_every_step:
-            return seed.child(step.step_index)
-        return seed
+        stage_seed = self.seed.child("data", step.stage_index)
+        if self.plan.options.dequantize_every == "step":
+            return stage_seed.child(step.step_index)
+        return stage_seed
 
     def _with_flow_y(self, cloud: Cloud) -> Cloud:
         """The pictures with what the flow sees of their classes."""
