@@ -59,7 +59,7 @@ class FitPlan(ABC):
         return {name: getattr(self, name) for name in names}
 
     def seconds_for(self, n_values: float, nanoseconds: Mapping[str, float]) -> float:
-        """Seconds for so many values, by the cost of one on each kind of device."""
+        """Seconds for `n_values`, from the nanoseconds of one by kind of device."""
         import torch  # plans of tables do not need it
 
         device_type = torch.device(self.device).type

@@ -20,7 +20,7 @@ from sliceflow.neighbors.features import heavy_tail
 from sliceflow.saved_types import ArraySpec
 
 # Only columns with a value farther from their mean, in standard deviations, are tried
-# for heavy tails: others are near enough to a normal one.
+# for heavy tails: other columns are near enough to normal.
 _MIN_TAIL_DEVIATIONS = 10.0
 # sinh overflows float64 beyond about 710.
 _MAX_SINH = 700.0
@@ -30,9 +30,9 @@ _MAX_SINH = 700.0
 class ColumnScaler:
     """Scales columns to mean 0 and standard deviation 1: (g(x) − shift)/scale.
 
-    These are the flow's units. g compresses a heavy-tailed
-    column, or most of its values would lie in a few bins of a histogram:
-    g(x) = asinh((x − tail_center)/tail_scale), with the column's median and the median
+    These are the flow's units. g compresses a heavy-tailed column, or most of its
+    values would lie in a few bins of a histogram: g(x) = asinh((x − tail_center)/
+    tail_scale), where `tail_center` is the column's median and `tail_scale` the median
     distance from it. A `tail_scale` of 0 marks all other columns, where g(x) = x.
     """
 
@@ -59,9 +59,10 @@ class ColumnScaler:
         ranks: Communicator = ONE_PROCESS,
         n: int | None = None,
     ) -> ColumnScaler:
-        """The units of the rows X (n, d), or of all ranks, which have n rows in total.
+        """The units of the rows of all ranks, of which this rank has X (k, d).
 
-        If `standardize` is False, the transformation is the identity.
+        n is the number of rows of all ranks; None if X has all of them. If
+        `standardize` is False, the transformation is the identity.
         """
         d = X.shape[1]
         if not standardize:
@@ -145,7 +146,7 @@ def inverse_transform_by_class(
 def _compress_tails(
     X: NDArray[Any], tail_center: Floats, tail_scale: Floats
 ) -> NDArray[Any]:
-    """g(x) for rows (n, d), given the tails (d,) of their columns."""
+    """g(x) for rows (n, d), given `tail_center` and `tail_scale` (d,)."""
     heavy = tail_scale > 0
     if not heavy.any():
         return X
@@ -181,7 +182,7 @@ class _Summary:
 
     @classmethod
     def of_columns(cls, X: NDArray[Any], ranks: Communicator, n: int) -> _Summary:
-        """The summary of the rows X (n, d) of each rank; all have n rows in total."""
+        """The summary of the n rows of all ranks, of which this rank has X (k, d)."""
         lowest = X.min(axis=0)
         highest = X.max(axis=0)
         if ranks.size > 1:
