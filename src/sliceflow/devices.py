@@ -38,7 +38,7 @@ _REFERENCE_SECONDS = 4.0e-3
 
 @cache
 def cpu_slowness() -> float:
-    """How much longer this CPU takes than the one on which costs were measured.
+    """How many times as long this CPU takes as the CPU on which costs were measured.
 
     It is measured once in a process, on one thread, as busy as the CPU is then.
     """
@@ -65,8 +65,8 @@ def cpu_slowness() -> float:
 def one_thread() -> Iterator[None]:
     """Let torch use one thread for products that sum over many rows.
 
-    Several threads add up parts of such a sum, so its last bits would depend on how
-    many there are. Products that sum over few columns do not need this.
+    Several threads add up parts of such a sum, so its last bits would depend on the
+    number of threads. Products that sum over few columns do not need this.
     """
     import torch
 

@@ -24,7 +24,7 @@ _ROWS_COMPARED_FIRST = 500
 
 
 class Dependency(NamedTuple):
-    """A column whose value follows from that of another column."""
+    """A column whose value follows from the value of another column."""
 
     determinant: int  # the index of the column that determines, such as the town
     dependent: int  # the index of the column that follows, such as the country

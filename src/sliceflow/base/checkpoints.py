@@ -326,7 +326,7 @@ def _restore(saved: SavedCheckpoint, flow: RunningFlow) -> None:
     """Take the particles, the state and the history from a checkpoint."""
     x = flow.particles.x
     state = flow.state
-    # Where this rank's particles are among those of all ranks.
+    # Where this rank's particles are among the particles of all ranks.
     own = slice(flow.first_particle, flow.first_particle + x.shape[1])
     x.copy_(torch.from_numpy(saved.x)[:, own])
     if saved.coordinates is not None:

@@ -143,7 +143,7 @@ class _LargeIntNode(_Node, tag="int"):
 
 
 class _BytesNode(_Node, tag="bytes"):
-    """Bytes; msgspec knows no union of them with a text."""
+    """Bytes; msgspec knows no union of bytes and text."""
 
     content: bytes
 
@@ -476,7 +476,7 @@ def _to_label(node: object) -> object:
 
 def _to_label_array(node: _LabelArrayNode) -> NDArray[Any]:
     """The array of labels of a node; a ValueError if labels are not of its dtype."""
-    # numpy would accept more than names of types: lists of them, and worse.
+    # numpy would accept more than the name of a type: lists of types, and worse.
     if not _LABEL_DTYPE.fullmatch(node.dtype):
         raise ValueError(f"{node.dtype!r:.60} is not a dtype of labels")
     dtype = np.dtype(node.dtype)

@@ -101,7 +101,7 @@ class _Range(NamedTuple):
 class DistributedHistogramTransport:
     """Histograms of clouds of which every rank has a part.
 
-    Sums over ranks are exact, so the maps are those of a single process.
+    Sums over ranks are exact, so a single process would fit the same maps.
     """
 
     histogram: HistogramTransport
@@ -152,7 +152,7 @@ class DistributedHistogramTransport:
         )
 
     def _over_ranks(self, p: _Range, q: _Range) -> tuple[_Range, _Range]:
-        """The ranges of the values of all ranks, from those of this rank's values."""
+        """The ranges of the values of all ranks, from the ranges of this rank's."""
         # The largest value is minus the least of all values times −1: so one message
         # has all ends.
         ends = torch.stack((p.lo, -p.hi, q.lo, -q.hi))

@@ -101,7 +101,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
     documentation, a method `sample`, and provides (`base.protocols` has the types):
 
     - `_saved_types`: the dataclasses of its saved model, which may be a union, and of
-      its rows. A file holds objects of these.
+      its rows. A file holds objects of these dataclasses.
     - `_history_type`: the dataclass in which a file holds the history, with a method
       `as_columns()` that gives the dict of lists back.
     - `_fit_planner(like_fitted)`: checks the parameters and returns a `FitPlanner`. Its
@@ -337,9 +337,9 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
         y : conditions of the rows or None, default None
             As in `fit`.
         refit : bool, default True
-            Whether to fit now. With False, the model stays that of the earlier rows
-            until the method `refit` is called. Before it, `save` is an error, and so is
-            a pickle that would not have the rows.
+            Whether to fit now. With False, the model stays as it is until the method
+            `refit` is called. Before that, `save` is an error, and so is a pickle that
+            would not have the rows.
         listeners : callable or tuple of callables, default ()
             As in `fit`.
 
@@ -381,7 +381,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
         refit: bool = True,
         listeners: Listeners[EventT] = (),
     ) -> Self:
-        """Remove rows, then fit the others again with the same seed.
+        """Remove rows, then fit the remaining rows again with the same seed.
 
         The result is the model that never saw the removed rows, bit for bit.
 
@@ -486,7 +486,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
         record: FitRecord[RowsT, FittedModelT],
         particles: ParticleResult[Any] | None = None,
     ) -> None:
-        """Replace the fitted attributes by those of a new model.
+        """Set the fitted attributes to the results of a fit, or of a file.
 
         Fits and files both end here. Only flows have `particles`, and files may be
         without. A subclass extends this to set more attributes.

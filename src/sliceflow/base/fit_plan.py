@@ -84,7 +84,7 @@ class FitPlan(ABC):
         return f"<table>{''.join(cells)}</table>"
 
     def _lines(self) -> list[tuple[str, str]]:
-        """The lines of the table: names and values, without those that are empty."""
+        """The lines of the table: names and values. Empty values are left out."""
         device = self.device
         if self.n_ranks > 1:
             device = f"{self.n_ranks} × {self.device}"

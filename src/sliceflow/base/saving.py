@@ -104,7 +104,7 @@ class SavedHistory:
 
     @classmethod
     def from_columns(cls, columns: HistoryColumns) -> SavedHistory:
-        """The history with these columns, which are those of `events.History`."""
+        """The history with these columns, as `events.History.as_columns` gives them."""
         columns_by_field: dict[str, Any] = dict(columns)
         return cls(**columns_by_field)
 

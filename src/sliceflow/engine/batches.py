@@ -1,7 +1,7 @@
 """Batches: which particles and data a step is fitted to.
 
-A map fitted to some tens of thousands of points is nearly as good as one fitted to all
-of them, and it moves all particles. The particles and the data are divided once into
+A map fitted to some tens of thousands of points is nearly as good as a map fitted to
+all points, and it moves all particles. The particles and the data are divided once into
 batches that take turns. In every batch each condition has as many data as particles: a
 surplus of one class would be transported across the gap to another.
 

@@ -13,7 +13,7 @@ The entropy term, which is noise in every step, comes from
     Flows: Nonparametric Generative Modeling via Optimal Transport and Diffusions.
     ICML 2019.
 
-Particles and data are *points* in d dimensions. The engine stores n of them as the
+Particles and data are *points* in d dimensions. The engine stores n points as the
 columns of a tensor x (d, n); their projections along h directions are z (h, n). Each
 direction is then one row, side by side in memory, which makes sorting and counting
 fast. Throughout the engine d is the dimension, h the number of directions, l the
@@ -70,8 +70,8 @@ CONVERGENCE_TOL = 0.05
 CONVERGENCE_CHECK_EVERY = 4
 # At most this many random numbers of particles are drawn at a time: 512 MB in float64.
 _NUMBERS_PER_DRAW = 1 << 26
-# The fewest particles moved or drawn at a time, however large each of them is: the
-# work of a chunk must outweigh its start.
+# The fewest particles moved or drawn at a time, however large a particle is: the work
+# of a chunk must outweigh its start.
 _MIN_CHUNK = 256
 
 

@@ -184,7 +184,7 @@ class PlannedVectorFit:
     def tune(self, listeners: Sequence[FlowListener] = ()) -> PlannedVectorFit:
         """This fit with the bandwidth chosen, if it is "auto".
 
-        All other settings are those of the plan. Listeners get no events.
+        The plan has all other settings already. Listeners get no events.
         """
         if self.plan.bandwidth is not None:
             return self

@@ -176,7 +176,7 @@ class FittedVectors(BaseFittedVectors):
                     f"step {step.step_index} does not have directions in {d} columns"
                 )
         for scaler in self.scalers_by_class:
-            linear = ~scaler.heavy_tailed  # `inverse_transform` clamps the others
+            linear = ~scaler.heavy_tailed  # others are clamped by `inverse_transform`
             farthest = largest * float(scaler.scale[linear].max(initial=0.0))
             farthest += float(np.abs(scaler.shift[linear]).max(initial=0.0))
             if not farthest < torch.finfo(plan.torch_dtype).max:

@@ -116,8 +116,8 @@ def transform_by_class(
 ) -> Tensor:
     """Rows (n, d) in the flow's units, which may differ by class.
 
-    With several scalers, row i uses that of its class, ``y.values[i]``; with one, y is
-    ignored.
+    With several scalers, row i uses the scaler of its class, ``y.values[i]``. With one
+    scaler, y is ignored.
     """
     if len(scalers_by_class) == 1 or y is None:
         return scalers_by_class[0].transform(X)
@@ -159,7 +159,7 @@ def _compress_tails(
 def _heavy_tails(
     X: NDArray[Any], summary: _Summary, ranks: Communicator
 ) -> tuple[Floats, Floats]:
-    """The `tail_center` and the `tail_scale` (d,) of the columns of X (n, d)."""
+    """The `tail_center` and `tail_scale` (d,) of the columns, over all ranks' rows."""
     d = X.shape[1]
     center = np.zeros(d)
     scale = np.zeros(d)

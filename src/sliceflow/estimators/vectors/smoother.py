@@ -21,7 +21,7 @@ from sliceflow.neighbors.smoothing import ClassNeighbors
 # chance once in twenty: Kolmogorov's test.
 _KOLMOGOROV_5_PERCENT = 1.36
 
-# A value is an atom if so many rows share it: this share of them, and at least 5.
+# A value is an atom if enough rows have it: this share of all rows, and at least 5.
 _MIN_ATOM_SHARE = 0.02
 _MIN_ATOM_ROWS = 5
 
@@ -128,7 +128,7 @@ def keep_in_range(draws: Tensor, x: Tensor) -> Tensor:
 
 
 def rejected_by_ks_test(draws: Tensor, x: Tensor) -> Tensor:
-    """Which columns (d,) of rows x (n, d) are not distributed like those of the draws.
+    """Which columns (d,) of rows x (n, d) are distributed unlike the draws.
 
     Kolmogorov's test rejects them at 5 %, with the draws (n, t, d) as the distribution.
 
