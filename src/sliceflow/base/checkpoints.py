@@ -143,7 +143,8 @@ class Checkpoints:
     ranks : the ranks of the fit
     keep : whether the last checkpoint stays in its folder when the fit ends well
     last : the checkpoint that `read_checkpoint` gave, from which the fit resumes; None
-        if there is none. With another fingerprint, it is a `CheckpointMismatchError`
+        if there is none. If it has another fingerprint, the constructor raises a
+        `CheckpointMismatchError`
     """
 
     def __init__(

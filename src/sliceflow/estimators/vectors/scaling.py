@@ -33,7 +33,8 @@ class ColumnScaler:
     These are the flow's units. g compresses a heavy-tailed column, or most of its
     values would lie in a few bins of a histogram: g(x) = asinh((x − tail_center)/
     tail_scale), where `tail_center` is the column's median and `tail_scale` the median
-    distance from it. A `tail_scale` of 0 marks all other columns, where g(x) = x.
+    of the distances from it that are not 0. A `tail_scale` of 0 marks all other
+    columns, where g(x) = x.
     """
 
     shift: Annotated[Floats, ArraySpec("d", "float64")]
