@@ -1,9 +1,9 @@
 """Generative modeling with sliced-Wasserstein flows: no network, no training loop.
 
-The public names are the estimators, `load`, and the modules `datasets`,
-`events`, `frames`, `inference`, `metrics`, `ranks`, `schedules` and `transports`. They
-are imported on first use, because torch takes seconds to import and
-``sliceflow --help`` should be fast.
+The public names are the estimators, `load`, and the modules `datasets`, `events`,
+`frames`, `inference`, `metrics`, `ranks`, `schedules` and `transports`. They are
+imported on first use, because torch takes seconds to import and ``sliceflow --help``
+should be fast.
 """
 
 from importlib import import_module

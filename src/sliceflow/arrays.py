@@ -17,15 +17,15 @@ Ints: TypeAlias = NDArray[np.int64]
 # Booleans: which rows, columns or cells have a property.
 Mask: TypeAlias = NDArray[np.bool_]
 
-# A float64 divisor, or argument of a logarithm, that may be 0, such as a variance or a
-# sum of weights, is at least this, or this is added: 0/0 becomes 0, logarithms stay
-# finite, and nothing that is not 0 changes.
+# A divisor, or the argument of a logarithm, may be 0: a variance or a sum of weights,
+# for example. Such a float64 is raised to at least this number, or this number is added
+# to it. Then 0/0 becomes 0, logarithms stay finite, and no other result changes.
 SMALLEST_POSITIVE = 1e-300
 # exp and sinh of more than about 710 overflow float64.
 MAX_EXPONENT = 700.0
-# Where the mean log-density of held-out rows decides, that of a single row counts as no
-# less than the median minus this, so that one row that nothing foresees does not
-# decide. Chosen by hand: e⁻²⁰ is as good as never.
+# Where the mean log-density of held-out rows decides, the log-density of a row counts
+# as no less than the median of all rows minus this number. Otherwise a single row that
+# no model foresees would decide. Chosen by hand: e⁻²⁰ is as good as never.
 MAX_LOG_DENSITY_DROP = 20.0
 
 

@@ -17,8 +17,9 @@ class Cached(Generic[P]):
     """A function of hashable arguments that caches its results.
 
     The cache has at most `max_bytes`, and drops the results that were used least
-    recently. A result that is larger by itself is not cached, unless `keep_latest` is
-    set: then the latest result stays until the next one comes. Threads may share it.
+    recently. A result larger than `max_bytes` is not cached, unless `keep_latest` is
+    set: then the latest result stays until the next one comes. Threads may share the
+    cache.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Cached(Generic[P]):
 def cached(
     max_bytes: int, *, keep_latest: bool = False
 ) -> Callable[[Callable[P, Tensor]], Cached[P]]:
-    """Decorates a function from hashable arguments to a tensor; see `Cached`."""
+    """Decorate a function from hashable arguments to a tensor; see `Cached`."""
 
     def decorate(function: Callable[P, Tensor]) -> Cached[P]:
         return Cached(function, max_bytes, keep_latest=keep_latest)

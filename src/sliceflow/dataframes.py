@@ -40,8 +40,8 @@ _KIND_OF_DTYPE: dict[str, ColumnKind] = {
     "m": "timedelta",
 }
 
-# How texts begin that look like dates: day, month and year in any order, 17.05.2024.
-# Metrics and tables both look for it.
+# The beginning of texts that look like dates: day, month and year in any order, such as
+# 17.05.2024. Metrics and tables both look for it.
 DATE_PATTERN = r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4}"
 
 _HOW_TO_GET_NUMBERS = (

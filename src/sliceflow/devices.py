@@ -24,21 +24,21 @@ _MAX_PROJECTION_BYTES_ON_GPU = 1 << 32
 # Projections take at most this share of the free memory: sorting needs several arrays
 # of the same size, and the rows need memory, too.
 _PROJECTION_SHARE = 1 / 8
-# A piece of work that tells how fast a CPU is: it projects and moves so many points,
-# and fits into the caches, as the work on one direction does.
+# The size of the work that tells how fast a CPU is: it projects and moves points, and
+# fits into the caches, as the work on one direction does.
 _TIMED_TILE = 64
 _TIMED_POINTS = 2048
 _TIMED_BINS = 128
-# The shortest of a few tries counts: others were interrupted.
+# The shortest of this many tries counts: longer ones were interrupted.
 _N_TIMED = 5
-# Seconds that it took on one idle core of the machine on which the costs of CPUs in
-# plans were measured: x86-64 at 2.5 GHz with AVX-512, torch 2.13.
+# Seconds that this work took on one idle core of the machine on which the costs of CPUs
+# in plans were measured: x86-64 at 2.5 GHz with AVX-512, torch 2.13.
 _REFERENCE_SECONDS = 4.0e-3
 
 
 @cache
 def cpu_slowness() -> float:
-    """How much longer this CPU takes than the one on which costs were measured.
+    """How many times as long this CPU takes as the CPU on which costs were measured.
 
     It is measured once in a process, on one thread, as busy as the CPU is then.
     """
@@ -56,7 +56,7 @@ def cpu_slowness() -> float:
             below = position.long().clamp_(0, _TIMED_BINS - 1)
             rise = values[below + 1] - values[below]
             moved_z = values[below] + rise * (position - below)
-            theta.T @ (moved_z - z).float()  # what it gives does not matter
+            theta.T @ (moved_z - z).float()  # only its time matters
             seconds.append(time.perf_counter() - started_at)
     return min(seconds) / _REFERENCE_SECONDS
 
@@ -65,8 +65,8 @@ def cpu_slowness() -> float:
 def one_thread() -> Iterator[None]:
     """Let torch use one thread for products that sum over many rows.
 
-    Several threads add up parts of such a sum, so its last bits would depend on how
-    many there are. Products that sum over few columns do not need this.
+    Several threads add up parts of such a sum, so its last bits would depend on the
+    number of threads. Products that sum over few columns do not need this.
     """
     import torch
 

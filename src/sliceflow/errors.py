@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 
 # A warning never names a line in these packages as the user's: this package itself, and
-# the one whose decorators its functions have.
+# contextlib, whose decorators its functions have.
 _INNER_PACKAGES = ("sliceflow", "contextlib")
 
 

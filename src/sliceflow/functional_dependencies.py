@@ -1,4 +1,4 @@
-"""Functional dependencies between the columns of a table, as of a country on its town.
+"""Functional dependencies between columns of a table: a town determines its country.
 
 Models of tables keep the dependencies that they find, and metrics of tables measure how
 many samples keep them.
@@ -12,19 +12,19 @@ import numpy as np
 
 from sliceflow.arrays import Floats
 
-# A determinant must have this many rows per value on average. With fewer it would be
-# hard to tell a dependency from chance. With more, real dependencies would be lost,
-# such as those on a date in a table with a few rows of each day.
+# A determinant must have this many rows per value on average. With a smaller number, it
+# would be hard to tell a dependency from chance. With a larger one, real dependencies
+# would be lost, such as dependencies on a date in a table with a few rows of each day.
 _MIN_ROWS_PER_VALUE = 3
 # A dependency must be less probable than this in columns that are independent. There
-# are at most 300² pairs of columns, so that hardly any table has one by chance.
+# are at most 300² pairs of columns, so hardly any table has a dependency by chance.
 _MAX_CHANCE = 1e-9
 # These first rows refute most pairs of columns, before all rows are compared.
 _ROWS_COMPARED_FIRST = 500
 
 
 class Dependency(NamedTuple):
-    """A column whose value follows from that of another column."""
+    """A column whose value follows from the value of another column."""
 
     determinant: int  # the index of the column that determines, such as the town
     dependent: int  # the index of the column that follows, such as the country
@@ -36,11 +36,11 @@ def find_dependencies(cells: Floats) -> list[Dependency]:
 
     All rows with the same value of the determinant have the same value of the
     dependent. Only rows count in which both are known: missing cells neither break a
-    dependency nor make one. It must be too good for chance: if the most frequent value
-    of the dependent has a share p of these n rows, n rows in k groups with one value
-    each have a probability of at most pⁿ⁻ᵏ in independent columns.
+    dependency nor make one. A dependency must be too good for chance: if the most
+    frequent value of the dependent has a share p of these n rows, n rows in k groups
+    with one value each have a probability of at most pⁿ⁻ᵏ in independent columns.
 
-    Of two columns that determine each other, the list has one dependency, whose
+    If two columns determine each other, the list has one dependency of the two, whose
     determinant comes first in the table.
     """
     n_values = dict[int, int]()
@@ -93,5 +93,5 @@ def _is_beyond_chance(pair: Floats) -> bool:
 
 
 def _n_different(values: Floats) -> int:
-    """How many different values (n,) there are."""
+    """The number of different values among `values` (n,)."""
     return len(np.unique(values))

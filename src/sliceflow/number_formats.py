@@ -45,7 +45,7 @@ class _Marks(NamedTuple):
     thousands: str
 
 
-# Marks are tried in this order. Of those that read equally many cells, the first ones
+# Marks are tried in this order. If several read equally many cells, the first of them
 # count.
 _COMMON_MARKS = (_Marks(".", ""), _Marks(".", ","), _Marks(",", ""), _Marks(",", "."))
 # Gaps between thousands: a space, one without a line break, a narrow one; apostrophes.
@@ -64,23 +64,33 @@ _GAP_MARKS = (
 
 # At most this many cells are looked at to learn the format; more would only take time.
 _MAX_CELLS_READ = 2_000
-# If at least this share of the cells are numbers, the others are taken for mistakes
-# that the user should hear of, and not for words. With a larger share, a column of
-# numbers with many mistakes would become a category without a word.
+# If at least this share of the cells are numbers, the other cells are taken for
+# mistakes that the user should hear of, and not for words. With a larger share, a
+# column of numbers with many mistakes would become a category without a warning.
 _MIN_SHARE_OF_NUMBERS = 0.8
 
 
 @dataclass(frozen=True)
 class NumberFormat:
-    """A way to write numbers as text."""
+    """A way to write numbers as text.
+
+    Attributes
+    ----------
+    decimal : the decimal point
+    thousands : the mark between thousands; empty if there is none
+    prefix : what stands before each number, such as "$"
+    suffix : what stands behind each number, such as "%"
+    decimals : the number of digits after the decimal point; −1 for as many as a number
+        needs
+    minus : what a negative number has before its prefix: "-", or "(", which is closed
+        at the end. If empty, the minus stands behind the prefix
+    """
 
     decimal: str = "."
-    thousands: str = ""  # the mark between thousands; empty if there is none
-    prefix: str = ""  # what stands before each number, such as "$"
-    suffix: str = ""  # what stands behind it, such as "%"
-    decimals: int = -1  # digits after the decimal point; −1: as many as a number needs
-    # What a negative number has before its prefix: "-", or "(", which is closed at the
-    # end. If empty, the minus stands behind the prefix.
+    thousands: str = ""
+    prefix: str = ""
+    suffix: str = ""
+    decimals: int = -1
     minus: str = ""
 
     def parse(self, texts: Sequence[str] | NDArray[Any] | pd.Series) -> Floats:
@@ -131,7 +141,7 @@ class NumberFormat:
 def infer_number_format(texts: NDArray[Any]) -> NumberFormat | None:
     """How texts (n,) write numbers; None if fewer than four in five are numbers.
 
-    The format reads the few that are no numbers as NaN.
+    The format reads the few texts that are no numbers as NaN.
     """
     every = max(1, len(texts) // _MAX_CELLS_READ)
     cells = [str(text).strip() for text in texts[::every].tolist()]
@@ -190,7 +200,7 @@ def _infer_marks(digits: list[str], has_sign: bool) -> _Marks:
 
 
 def _common_decimals(digits: list[str], decimal: str) -> int:
-    """How many digits all texts have after the decimal point; −1 if they differ."""
+    """The number of digits after the decimal point in all texts; −1 if it differs."""
     lengths = {len(text.partition(decimal)[2]) for text in digits}
     if len(lengths) == 1:
         return lengths.pop()

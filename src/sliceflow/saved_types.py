@@ -39,7 +39,7 @@ class ArraySpec:
     dims : the names or sizes of the dimensions, separated by spaces. Dimensions of one
         name have the same size in all arrays of one object
     dtype : the name of the dtype, or several that are allowed
-    ge : the least value that is allowed, or None
+    ge : the least value that is allowed; None allows any value
     finite : whether NaN and infinities are errors
     n_difference_axes : the number of last axes along which a file holds differences,
         which compress better: 1 for numbers that ascend, 3 for pictures (channels,

@@ -1,7 +1,7 @@
 """What files with tables look like: endings, words for missing cells, dialects of text.
 
 The command line knows this before it imports pandas, with which
-`estimators/tables/files` reads the files.
+`estimators/tables/files.py` reads the files.
 """
 
 from __future__ import annotations

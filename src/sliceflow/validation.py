@@ -37,8 +37,8 @@ def require(
 ) -> None:
     """Raise a `ParameterError` with a parameter's name and value, unless `ok`.
 
-    `requirement` says what it must be, such as "at least 1". For one of this package's
-    classes, the error says how to make an object of it.
+    `requirement` says what the value must be, such as "at least 1". If the value is one
+    of this package's classes, the error says how to make an object of it.
     """
     if not ok:
         raise _parameter_error(name, value, requirement, hint)
@@ -64,8 +64,8 @@ def require_choice(
 ) -> None:
     """Raise a `ParameterError` unless a parameter is one of some words, or None.
 
-    With a `protocol`, it may also be an object that has its methods; `objects` says for
-    errors what these are, such as "a transport from sliceflow.transports".
+    With a `protocol`, it may also be an object that has the protocol's methods. Errors
+    call such objects `objects`, for example "a transport from sliceflow.transports".
     """
     if isinstance(value, str | None) and value in choices:
         return
@@ -167,7 +167,7 @@ def is_object_of(value: object, protocol: type) -> bool:
 
 
 def require_arguments(name: str, value: object, protocol: type) -> None:
-    """Raise a `ParameterError` unless all methods take the arguments of a protocol's.
+    """Raise a `ParameterError` unless methods take the arguments that a protocol says.
 
     Methods of the protocol are called with all of their arguments, in order.
     """
@@ -239,7 +239,7 @@ def as_column_bounds(
     Raises
     ------
     ParameterError
-        If it is not a pair of bounds, or if a lower bound is not below its upper one.
+        If `bounds` is not a pair, or if a lower bound is not below its upper bound.
     """
     if bounds is None:
         bounds = (-np.inf, np.inf)
@@ -264,7 +264,7 @@ def as_column_bounds(
 
 
 def _as_bound(bound: Any, n_columns: int) -> Floats:
-    """One number, or one for each column, as an array (d,) of its own."""
+    """One number, or one for each column, as a new array (d,)."""
     numbers = np.asarray(from_tensor(bound))
     if numbers.dtype.kind not in "fiuO":  # numpy would read text, and count dates
         raise TypeError(f"bounds are of dtype {numbers.dtype}")
@@ -275,7 +275,7 @@ def _as_bound(bound: Any, n_columns: int) -> Floats:
 def as_callables(
     value: CallableT | Iterable[CallableT] | None, name: str
 ) -> tuple[CallableT, ...]:
-    """What a user passes as one callable, several or None; as a tuple."""
+    """The callables that a user passes, as one, several or None, in a tuple."""
     if value is None:
         return ()
     requirement = "a callable, a tuple of several, or None"
@@ -292,7 +292,7 @@ def as_callables(
 
 
 def duplicates(values: Sequence[Any]) -> list[Any]:
-    """Values that stand a second time, in order."""
+    """The values that occur earlier in the sequence, too, in order."""
     if len(set(values)) == len(values):
         return []
     return [value for i, value in enumerate(values) if value in values[:i]]

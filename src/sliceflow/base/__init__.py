@@ -4,16 +4,16 @@
 
 1. `protocols.py`: what is asked of each kind of data. A planner reads rows and plans a
    fit, and a planned fit gives a fitted model.
-2. `estimator.py`: `Estimator`, the base class of all.
-3. `flow_estimator.py`: `FlowEstimator`, the base class of those that move particles.
-   Its `run_flow` moves them.
+2. `estimator.py`: `Estimator`, the base class of all estimators.
+3. `flow_estimator.py`: `FlowEstimator`, the base class of estimators that are flows.
+   Its `run_flow` moves the particles.
 4. `fit_plan.py`: plans, which print. `prepared_fit.py`: a planned fit that a user
    holds. `presets.py`: how `preset="paper"` changes parameters.
 
-*Rows.* `rows.py` has rows with their conditions, and appends others. `vector_rows.py`
-reads the X of users, and `removal.py` says which rows are left if some are forgotten:
-then all are fitted again, with the same seed. `particle_allocation.py` says which
-particles a fit moves, and in which order.
+*Rows.* `rows.py` has rows with their conditions, and appends new rows. `vector_rows.py`
+reads the X of users. `removal.py` says which rows are left if some are forgotten; then
+all rows that are left are fitted again, with the same seed. `particle_allocation.py`
+says which particles a fit moves, and in which order.
 
 *Files.* `saving.py` says what a file holds of an estimator: its parameters and the
 `FitRecord`, a tree of frozen dataclasses. `codec.py` turns any such tree into a header
@@ -27,6 +27,6 @@ steps of a flow.
 says whether it is the same fit, and `interrupts.py` lets Ctrl-C wait.
 
 *Ranks.* `ranks.py`: one fit on several processes. `distributed.py` fits maps to the
-particles of all of them, and `exact_means.py` gives means that do not depend on how
+particles of all ranks, and `exact_means.py` gives means that do not depend on how
 rows are spread.
 """

@@ -17,9 +17,9 @@ def write_atomically(
     """Write a file so that `path` is the old or the whole new file, whatever happens.
 
     `write` fills a new file beside `path`, which is flushed to disk and then renamed.
-    If anything fails, the old file is as it was. The new one keeps its mode and, where
-    that is allowed, its owner. If `path` is a link, its target is replaced. Only files
-    can be replaced: a folder, a pipe or a device is an OSError.
+    If anything fails, the old file is as it was. The new file keeps the mode of the old
+    one and, where that is allowed, its owner. If `path` is a link, its target is
+    replaced. Only files can be replaced: a folder, a pipe or a device is an OSError.
     """
     old = _status_of_file(path)
     target = Path(os.path.realpath(path))

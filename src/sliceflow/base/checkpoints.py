@@ -6,10 +6,10 @@ the particles of all ranks; any number of ranks can read them.
 
 A fit calls these, in this order:
 
-read_checkpoint                before it is planned: a fit without a seed of its own
-                               takes that of the checkpoint
+read_checkpoint                before the fit is planned: without a seed of its own, it
+                               takes the seed of the checkpoint
 Checkpoints                    refuses the checkpoint of another fit
-Checkpoints.deferring_ctrl_c   around all that follows, but `discard`
+Checkpoints.deferring_ctrl_c   around all that follows, except `discard`
 Checkpoints.resume             before the first step of the flow
 Checkpoints.save_if_due        after every step
 Checkpoints.discard            when all is done
@@ -67,8 +67,17 @@ class FitInterrupted(KeyboardInterrupt):
 class SavedCheckpoint:
     """A flow after a step, with the particles of all ranks.
 
-    `coordinates` are those of the particles in the space of the stage; None if it
-    moves the particles themselves.
+    Attributes
+    ----------
+    fingerprint : the fingerprint of the fit; see `base.fingerprint`
+    seed : the seed of the fit
+    steps : the steps that the model stores
+    history : the history of all steps so far
+    x : the particles (d, n) of all ranks, in the whole space
+    coordinates : the particles (c, n) of all ranks in the subspace of the stage; None
+        if the stage moves particles in the whole space
+    stage_index, step_index, stage_is_over, steps_done, steps_skipped, seconds : as in
+        `FlowState`
     """
 
     fingerprint: dict[str, str]
@@ -93,11 +102,11 @@ class RunningFlow:
 
     Attributes
     ----------
-    particles : those of this rank, which move
-    first_particle : the index of the first of them among those of all ranks
-    state : after the last step
-    history : of all steps, and of those that may follow
-    listeners : the history, and those of the fit
+    particles : the particles of this rank, which move
+    first_particle : the index of this rank's first particle among those of all ranks
+    state : the state after the last step
+    history : the history of all steps so far, to which later steps are added
+    listeners : the history, and the listeners of the fit
     """
 
     particles: Cloud
@@ -133,8 +142,9 @@ class Checkpoints:
     seed : the seed of the fit
     ranks : the ranks of the fit
     keep : whether the last checkpoint stays in its folder when the fit ends well
-    last : what `read_checkpoint` gave; the fit resumes from it. If it has another
-        fingerprint, this raises a `CheckpointMismatchError`
+    last : the checkpoint that `read_checkpoint` gave, from which the fit resumes; None
+        if there is none. If it has another fingerprint, the constructor raises a
+        `CheckpointMismatchError`
     """
 
     def __init__(
@@ -158,8 +168,8 @@ class Checkpoints:
             _require_same_fit(self._path, last.fingerprint, fingerprint)
         self._last = last  # until the fit has resumed from it
         self._ctrl_c_pressed = threading.Event()
-        self._flow: RunningFlow | None = None  # since `resume`
-        self._written_at = 0.0  # the time of the last checkpoint; at first of `resume`
+        self._flow: RunningFlow | None = None  # set by `resume`
+        self._written_at = 0.0  # the time of the last checkpoint, or of `resume`
         folder.mkdir(parents=True, exist_ok=True)
         for unfinished in folder.glob(f".{_FILE_NAME}.*.part"):  # of a killed fit
             unfinished.unlink(missing_ok=True)
@@ -201,8 +211,8 @@ class Checkpoints:
     def save_if_due(self, moving: Cloud) -> None:
         """Write a checkpoint if it is time, or if Ctrl-C was pressed: then raise.
 
-        The flow calls this after every step. `moving` are the particles in the subspace
-        of its stage, or those of the flow themselves in the whole space.
+        The flow calls this after every step. `moving` has the particles in the subspace
+        of the stage; in the whole space, it is the cloud of the flow itself.
         """
         wanted = _CONTINUE
         if events.now() - self._written_at >= self._every:
@@ -283,7 +293,7 @@ class Checkpoints:
             raise OSError(failure)
 
     def _gather(self, x: Tensor) -> NDArray[Any]:
-        """The particles x (d, n) of all ranks on the main rank; none on the others."""
+        """The particles (d, M) of all ranks on the main rank; (d, 0) on other ranks."""
         parts = []
         for _, part in self._ranks.iter_points(x):
             needed = part
@@ -298,7 +308,7 @@ def _require_same_fit(
 ) -> None:
     """Raise a `CheckpointMismatchError` unless two fingerprints are equal.
 
-    `saved` is that of the checkpoint at `path`, and `own` that of the fit.
+    `saved` is the fingerprint of the checkpoint at `path`, `own` that of the fit.
     """
     differences = []
     for name in sorted({*saved, *own}):
@@ -317,7 +327,7 @@ def _restore(saved: SavedCheckpoint, flow: RunningFlow) -> None:
     """Take the particles, the state and the history from a checkpoint."""
     x = flow.particles.x
     state = flow.state
-    # Where this rank's particles are among those of all ranks.
+    # Where this rank's particles are among the particles of all ranks.
     own = slice(flow.first_particle, flow.first_particle + x.shape[1])
     x.copy_(torch.from_numpy(saved.x)[:, own])
     if saved.coordinates is not None:

@@ -1,7 +1,7 @@
 """Dataclasses as a header and arrays, and back, by their type annotations.
 
-The header is MessagePack, written and read by msgspec. It holds everything but arrays;
-those are named by the path of their field, such as ``model.steps.3.maps.knots``. For
+The header is MessagePack, written and read by msgspec. It holds everything but arrays.
+An array is named by the path of its field, such as ``model.steps.3.maps.knots``. For
 example,
 
     @dataclass(frozen=True)
@@ -23,11 +23,12 @@ fields, which checks classes, types and ranges as the annotations say. Arrays ar
 checked by their `ArraySpec`. An object that is `SelfChecking` then raises a ValueError
 if its fields contradict each other.
 
-A dataclass is a `_SavedClass`, and each of its fields has a `_FieldType`, made of the
-annotation. Most values are plain: MessagePack has them, or they are large integers or
-bytes. For each other kind of values there is a `_Kind`, which says what its nodes are,
-and converts values to nodes and back. Only arrays of numbers are left to the object
-that has them, because their dimensions are compared with each other.
+A *node* is what stands in a header for a value. For every dataclass there is a
+`_SavedClass`, and for every field a `_FieldType`, made of the field's annotation. Most
+values are plain: MessagePack has them, or they are large integers or bytes. For every
+other kind of values there is a `_Kind`, which says what the nodes of these values are,
+and converts values to nodes and back. Arrays of numbers have no `_Kind`: the
+`_SavedClass` converts them, because it compares the dimensions of an object's arrays.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ def decode(
     return value
 
 
-# Nodes: what stands in a header for values that MessagePack does not know
+# Nodes of values that MessagePack does not know
 
 
 class _Node(msgspec.Struct, forbid_unknown_fields=True, tag_field="class"):
@@ -142,7 +143,7 @@ class _LargeIntNode(_Node, tag="int"):
 
 
 class _BytesNode(_Node, tag="bytes"):
-    """Bytes; msgspec knows no union of them with a text."""
+    """Bytes; msgspec knows no union of bytes and text."""
 
     content: bytes
 
@@ -182,8 +183,8 @@ _Arrays: TypeAlias = dict[str, NDArray[Any]]
 class _ArraySource:
     """The arrays of a file, from which objects take theirs."""
 
-    unread: _Arrays  # those that no object has taken yet
-    device: torch.device | str  # of tensors
+    unread: _Arrays  # the arrays that no object has taken yet
+    device: torch.device | str  # the device of tensors
 
     def take(self, path: str, spec: ArraySpec) -> NDArray[Any]:
         """The array of the field at this path; a ValueError if it is missing."""
@@ -227,12 +228,12 @@ class _Kind(ABC, Generic[ValueT, NodeT]):
         """The node of a value at a path; arrays inside of it are added to `arrays`."""
 
     def has_node(self, node: object) -> TypeGuard[NodeT]:
-        """Whether a node is that of a value of this kind."""
+        """Whether a node stands for a value of this kind."""
         return isinstance(node, self.node_type)
 
     @abstractmethod
     def to_value(self, node: NodeT, path: str, source: _ArraySource) -> ValueT:
-        """The value of a node at a path; arrays inside of it are those of `source`."""
+        """The value of a node at a path; arrays inside of it come from `source`."""
 
 
 _AnyKind: TypeAlias = _Kind[Any, Any]
@@ -243,9 +244,9 @@ class _FieldType(NamedTuple):
 
     Attributes
     ----------
-    schema : the type of nodes
-    kinds : the kinds of values that are not plain
-    array_kind : the arrays of numbers that the field may hold
+    schema : the type of the field's nodes
+    kinds : the kinds of values, other than plain ones, that the field may hold
+    array_kind : the arrays of numbers that the field may hold; None if it holds none
     """
 
     schema: _Schema
@@ -265,7 +266,7 @@ class _FieldType(NamedTuple):
         return _plain_to_node(value, path)
 
     def to_value(self, node: object, path: str, source: _ArraySource) -> object:
-        """The value of a node that is not that of an array of numbers."""
+        """The value of a node that does not stand for an array of numbers."""
         for kind in self.kinds:
             if kind.has_node(node):
                 return kind.to_value(node, path, source)
@@ -277,7 +278,7 @@ class _TupleKind(_Kind[Sequence[object], tuple[object, ...]]):
 
     Parameters
     ----------
-    item_types : the types of the items; the one type of all if `any_length`
+    item_types : the type of each item, or one type for all items if `any_length`
     any_length : whether there may be any number of items
     """
 
@@ -352,7 +353,7 @@ class _DictKind(_Kind[dict[object, object], dict[object, object]]):
 
 
 class _ObjectKind(_Kind[object, _ObjectNode]):
-    """Objects of a dataclass; msgspec checks that it is that of the field."""
+    """Objects of a dataclass; msgspec checks that the field may hold it."""
 
     node_type = _ObjectNode
 
@@ -475,7 +476,7 @@ def _to_label(node: object) -> object:
 
 def _to_label_array(node: _LabelArrayNode) -> NDArray[Any]:
     """The array of labels of a node; a ValueError if labels are not of its dtype."""
-    # numpy would accept more than names of types: lists of them, and worse.
+    # numpy would accept more than the name of a type: lists of types, and worse.
     if not _LABEL_DTYPE.fullmatch(node.dtype):
         raise ValueError(f"{node.dtype!r:.60} is not a dtype of labels")
     dtype = np.dtype(node.dtype)
@@ -562,11 +563,12 @@ def _annotated_type(annotation: Any, value_type: Any, metadata: object) -> _Fiel
 
 
 def _union_type(options: Sequence[Any]) -> _FieldType:
-    """The type of a field that may hold one of several.
+    """The type of a field that may hold values of several types.
 
-    msgspec allows one type of tuples in it. Several become tuples of any length with
-    items of any of their types: ``tuple[int, float] | tuple[int, float, int]``, which
-    `TableFlow` has, becomes ``tuple[int | float, ...]``.
+    msgspec allows only one type of tuples in a field. So several types of tuples become
+    one, of any length, with items of all their types. `TableFlow` has
+    ``tuple[int, float] | tuple[int, float, int]``, for example, which becomes
+    ``tuple[int | float, ...]``.
     """
     tuples = [option for option in options if get_origin(option) is tuple]
     option_types = [_field_type(option) for option in options if option not in tuples]
@@ -606,9 +608,9 @@ class _SavedClass:
     Attributes
     ----------
     cls : the dataclass
-    field_types : the types of its fields that are in files, by name
-    array_kinds : the arrays of numbers that they may hold, by name
-    struct : the type of its nodes, which have the same fields, all required
+    field_types : the types of the dataclass's fields that files hold, by name
+    array_kinds : the arrays of numbers that these fields may hold, by name
+    struct : the type of the nodes of objects: it has these fields, all required
     """
 
     def __init__(self, cls: type) -> None:
@@ -701,7 +703,7 @@ _SAVED_CLASSES: dict[type, _SavedClass] = {}
 
 
 def _saved_class(cls: type) -> _SavedClass:
-    """What is known of a dataclass, found out once."""
+    """The `_SavedClass` of a dataclass, made once."""
     if cls not in _SAVED_CLASSES:
         _SAVED_CLASSES[cls] = _SavedClass(cls)
     return _SAVED_CLASSES[cls]
@@ -710,7 +712,11 @@ def _saved_class(cls: type) -> _SavedClass:
 def _check_shape(
     name: str, shape: tuple[int, ...], dims: Sequence[str], sizes: dict[str, int]
 ) -> None:
-    """Compare a shape with its dimensions; `sizes` are those of the object so far."""
+    """Raise a ValueError unless a shape has the dimensions `dims`.
+
+    `sizes` has the sizes of the dimensions of the object so far, by name. New ones are
+    added to it.
+    """
     if len(shape) != len(dims):
         raise ValueError(f"{name} has shape {shape}; its dimensions must be {dims}")
     for dim, size in zip(dims, shape, strict=True):

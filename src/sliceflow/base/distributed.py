@@ -1,4 +1,4 @@
-"""Maps of clouds that are spread over ranks: histograms, summed over the ranks."""
+"""Maps for clouds that are spread over ranks: histograms, summed over the ranks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sliceflow.engine.transports import (
 )
 from sliceflow.errors import ParameterError
 
-# Bins in axis stages. A single process sorts in these steps.
+# The bins of histograms in axis stages, in which a single process sorts.
 _AXIS_BINS = 4096
 
 
@@ -45,7 +45,7 @@ def across_ranks(spec: FlowSpec, ranks: Communicator) -> FlowSpec:
 def _transport_across_ranks(
     transport: Transport, ranks: Communicator, is_axis_stage: bool
 ) -> Transport:
-    """The transport that fits maps to the clouds of all ranks as this one does."""
+    """A transport that does what `transport` does, for the clouds of all ranks."""
     if isinstance(transport, ShrunkTransport):
         inner = _transport_across_ranks(transport.transport, ranks, is_axis_stage)
         return replace(transport, transport=inner, sum_over_ranks=ranks.sum_)
@@ -59,9 +59,9 @@ def _transport_across_ranks(
 
 
 class _Range(NamedTuple):
-    """The least and largest values of each row, of the classes one after the other.
+    """The least and the largest value of each row of projections, class by class.
 
-    Of rows without values they are ∞ and −∞.
+    For rows without values, they are ∞ and −∞.
     """
 
     lo: Tensor  # (C·h,)
@@ -101,7 +101,7 @@ class _Range(NamedTuple):
 class DistributedHistogramTransport:
     """Histograms of clouds of which every rank has a part.
 
-    Sums over ranks are exact, so the maps are those of a single process.
+    Sums over ranks are exact, so a single process would fit the same maps.
     """
 
     histogram: HistogramTransport
@@ -111,9 +111,9 @@ class DistributedHistogramTransport:
     def solve(
         self, z_p: Tensor, z_q: Tensor, batch: Batch = WHOLE_BATCH
     ) -> TransportSolution:
-        """Solve for maps to the points of all ranks, or to those of every class.
+        """Solve for maps of the points of all ranks, or of the points of each class.
 
-        A rank may have no data, or none of a class.
+        A rank may have no data, or no data of a class.
         """
         if batch.class_slices is not None:
             slices_p, slices_q = batch.class_slices
@@ -152,7 +152,7 @@ class DistributedHistogramTransport:
         )
 
     def _over_ranks(self, p: _Range, q: _Range) -> tuple[_Range, _Range]:
-        """The ranges of the values of all ranks, from those of this rank's values."""
+        """The ranges of the values of all ranks, from the ranges of this rank's."""
         # The largest value is minus the least of all values times −1: so one message
         # has all ends.
         ends = torch.stack((p.lo, -p.hi, q.lo, -q.hi))
@@ -169,7 +169,9 @@ class DistributedHistogramTransport:
     ) -> tuple[Histograms, Histograms]:
         """The histograms of the particles and of the data of all ranks.
 
-        The parts are this rank's, the ranges those of all. `weights` are of its data.
+        `parts_p` and `parts_q` are this rank's particles and data: one part (h, n), or
+        one for each class. `weights` are the weights of this rank's data. The ranges
+        are those of all ranks.
         """
         bins_p = _Range(*self.histogram.bin_range(*range_p))
         bins_q = _Range(*self.histogram.bin_range(*range_q))

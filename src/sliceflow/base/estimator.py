@@ -1,7 +1,7 @@
 """`Estimator`: what all estimators share, whether or not they move particles.
 
 `fit` reads the rows, plans a `PlannedFit` of them, runs it and stores the model. An
-estimator keeps its rows in memory: if some are added or removed later, it fits all rows
+estimator keeps its rows in memory: if rows are added or removed later, it fits all rows
 that it then has, with the same seed. The module `flow_estimator` has what only flows of
 particles share.
 """
@@ -51,9 +51,10 @@ if TYPE_CHECKING:
     import torch
 
     class BaseEstimator:
-        """The used part of scikit-learn's class, which has no types.
+        """The part of scikit-learn's class that is used here, with types.
 
-        As `Any`, it would let every misspelt attribute of an estimator pass.
+        The class itself has no types: for mypy it is `Any`, as which it would let every
+        misspelt attribute of an estimator pass.
         """
 
         def get_params(self, deep: bool = True) -> dict[str, Any]: ...
@@ -100,7 +101,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
     documentation, a method `sample`, and provides (`base.protocols` has the types):
 
     - `_saved_types`: the dataclasses of its saved model, which may be a union, and of
-      its rows. A file holds objects of these.
+      its rows. A file holds objects of these dataclasses.
     - `_history_type`: the dataclass in which a file holds the history, with a method
       `as_columns()` that gives the dict of lists back.
     - `_fit_planner(like_fitted)`: checks the parameters and returns a `FitPlanner`. Its
@@ -124,7 +125,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
     # Parameters that every subclass has; its constructor sets them.
     random_state: RandomStateLike
     verbose: int
-    # Some subclasses have this parameter; the others never write rows to files.
+    # Only some subclasses have this parameter; other subclasses write no rows to files.
     save_rows: bool = False
     # Set by a fit.
     _record: FitRecord[RowsT, FittedModelT]
@@ -214,7 +215,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
     def _read_and_plan(
         self, X: Any, y: Any, *, copies_rows: bool = False
     ) -> PlannedFit[RowsT, FittedModelT, EventT, PlanT]:
-        """The planned fit of the user's X and y, which `prepare` may have planned."""
+        """The planned fit of the user's X and y; `prepare` may have planned it."""
         if isinstance(X, PreparedFit):
             return X.planned_fit_for(self, y)
         planner = self._fit_planner()
@@ -236,8 +237,8 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
         Parameters
         ----------
         planned_fit : the planned fit
-        listeners : the user's
-        ranks : those that take part
+        listeners : the user's listeners
+        ranks : the ranks that take part in the fit
         may_keep_rows : whether the rows need no copy, because no other code changes
             them
         """
@@ -269,16 +270,15 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
         Parameters
         ----------
         X : rows
-            As in `fit`. Such a result is not planned again.
+            As in `fit`. What `prepare` returned before is not planned again.
         y : conditions of the rows or None, default None
             As in `fit`.
 
         Returns
         -------
         prepared : PreparedFit
-            Its `plan` says what the fit will do. It is for the parameters that the
-            estimator has now, and has a copy of the rows: if X is large, it takes that
-            much more memory.
+            Its `plan` says what the fit will do, with the parameters that the estimator
+            has now. It holds a copy of the rows, which takes as much memory as X.
         """
         planned_fit = self._read_and_plan(X, y, copies_rows=True)
         return PreparedFit(self, copied_parameters(self), planned_fit)
@@ -286,9 +286,9 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
     def plan(self, X: Any, y: Any = None) -> PlanT:
         """What ``fit(X, y)`` would do, its memory and its time. Print it.
 
-        A plan runs no trial. What takes one is "auto" until the fit has chosen it, such
-        as how far rows of vectors are spread; `plan_` has it. A plan of pictures copies
-        them to the device, and may divide them into clusters.
+        A plan runs no trial. A setting that takes a trial, such as how far rows of
+        vectors are spread, is "auto" in the plan; `plan_` has what the fit has chosen.
+        A plan of pictures copies them to the device, and may divide them into clusters.
 
         Parameters
         ----------
@@ -337,9 +337,9 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
         y : conditions of the rows or None, default None
             As in `fit`.
         refit : bool, default True
-            Whether to fit now. With False, the model stays that of the earlier rows
-            until the method `refit` is called. Before it, `save` is an error, and so is
-            a pickle that would not have the rows.
+            Whether to fit now. With False, the model stays as it is until the method
+            `refit` is called. Before that, `save` is an error, and so is a pickle that
+            would not have the rows.
         listeners : callable or tuple of callables, default ()
             As in `fit`.
 
@@ -381,7 +381,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
         refit: bool = True,
         listeners: Listeners[EventT] = (),
     ) -> Self:
-        """Remove rows, then fit the others again with the same seed.
+        """Remove rows, then fit the remaining rows again with the same seed.
 
         The result is the model that never saw the removed rows, bit for bit.
 
@@ -486,7 +486,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
         record: FitRecord[RowsT, FittedModelT],
         particles: ParticleResult[Any] | None = None,
     ) -> None:
-        """Replace the fitted attributes by those of a new model.
+        """Set the fitted attributes to the results of a fit, or of a file.
 
         Fits and files both end here. Only flows have `particles`, and files may be
         without. A subclass extends this to set more attributes.
@@ -499,7 +499,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
         self.n_iter_ = max(map(len, record.history.values()), default=0)
 
     def _storable_model(self, model: FittedModelT) -> StorableModel:
-        """What a file holds of a fitted model: the model itself, if it can."""
+        """What a file holds of a fitted model: the model itself by default."""
         return model
 
     def _restore_model(self, saved: StorableModel, rows: RowsT | None) -> FittedModelT:
@@ -508,7 +508,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
         A subclass overrides this if the saved model is not the complete fitted one: see
         `FittedModel.needs_rows`. Raises a ValueError if the rows do not fit.
         """
-        # A file holds one of `_saved_types`, and most of those are fitted models.
+        # A file holds one of `_saved_types`, which most often is a fitted model.
         return cast(FittedModelT, saved)
 
     def _current_rows(self) -> RowsT | None:

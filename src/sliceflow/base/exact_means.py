@@ -5,8 +5,9 @@ differences. A sum of integers is the same in any order. So values are rounded t
 integers that count a tiny unit, and these are added.
 
 The unit of a column is 2⁻⁶² of a power of 2 above all of its magnitudes. A count of
-units has 62 bits, and the sum of many would not fit into 64 bits. So a count is divided
-into a·2³² + b: all a and all b are added separately.
+units has 62 bits, and the sum of many counts would not fit into 64 bits. So each count
+is written as a·2³² + b, and the a of all values and the b of all values are added
+separately.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ VALUES_PER_CHUNK = 1 << 20
 _UPPER_BITS = 30
 _LOWER_BITS = 32
 
-# Makes of rows (k, d) the values whose mean is wanted, of the same shape.
+# A function from rows (k, d) to the values (k, d) whose mean is wanted.
 _ValuesOf: TypeAlias = Callable[[NDArray[Any]], Floats]
 
 
 def mean(rows: NDArray[Any], n: int, ranks: Communicator) -> Floats:
     """The mean (d,) of each column over the n rows of all ranks.
 
-    `rows` (k, d) are those of this rank.
+    `rows` (k, d) are the rows of this rank.
     """
     return _mean_of_values(rows, _as_float64, n, ranks)
 
@@ -43,7 +44,7 @@ def mean_square(
 ) -> Floats:
     """The mean (d,) of (rows − about)² over the n rows of all ranks.
 
-    `rows` (k, d) are those of this rank, `about` is (d,).
+    `rows` (k, d) are the rows of this rank, and `about` is (d,).
     """
 
     def squares(some_rows: NDArray[Any]) -> Floats:
@@ -59,17 +60,17 @@ def _as_float64(rows: NDArray[Any]) -> Floats:
 def _mean_of_values(
     rows: NDArray[Any], values_of: _ValuesOf, n: int, ranks: Communicator
 ) -> Floats:
-    """The mean (d,) over n rows of all ranks of the values of each row.
+    """The mean (d,) of ``values_of(rows)`` over the n rows of all ranks.
 
-    Where a column has values that are not finite, it is the largest magnitude, which
-    is not finite either.
+    In a column with values that are not finite, the result is the largest magnitude,
+    which is not finite either.
     """
     largest = _largest_magnitudes(rows, values_of, ranks)
     is_finite = np.isfinite(largest)
     _, exponent = np.frexp(largest)  # 2^exponent is above all magnitudes
 
     d = rows.shape[1]
-    sums = np.zeros((2, d), np.int64)  # of all a and of all b
+    sums = np.zeros((2, d), np.int64)  # the sums of all a, and of all b
     for chunk in chunks(len(rows), max(1, VALUES_PER_CHUNK // max(1, d))):
         values = np.where(is_finite, values_of(rows[chunk]), 0.0)
         upper, lower = _counts_of_units(values, exponent)
@@ -90,7 +91,7 @@ def _mean_of_values(
 
 
 def _counts_of_units(values: Floats, exponent: NDArray[Any]) -> tuple[Ints, Ints]:
-    """Values (k, d) as counts of units a·2³² + b: all a, and all b.
+    """Values (k, d) as counts a·2³² + b of units: the a (k, d), and the b (k, d).
 
     All magnitudes in a column are below 2^exponent, (d,).
     """
@@ -103,7 +104,10 @@ def _counts_of_units(values: Floats, exponent: NDArray[Any]) -> tuple[Ints, Ints
 def _largest_magnitudes(
     rows: NDArray[Any], values_of: _ValuesOf, ranks: Communicator
 ) -> Floats:
-    """The largest magnitude (d,) of the values: at the ends of each column."""
+    """The largest magnitude (d,) of ``values_of(rows)`` in each column.
+
+    It is the magnitude of the column's least number, or of its largest number.
+    """
     low = rows.min(axis=0).astype(np.float64)
     high = rows.max(axis=0).astype(np.float64)
     if ranks.size > 1:

@@ -1,8 +1,8 @@
 """Model files: one dataclass, compressed, written atomically, and checked before use.
 
 A file is a safetensors file, compressed by zstd with a checksum. Its tensors are the
-arrays of the dataclass, in the order of bytes of `packing`, and "header", which is an
-`Envelope` with all the rest; see `codec`. So other tools can open a model:
+arrays of the dataclass, whose bytes `packing` has reordered, and one named "header",
+which is an `Envelope` with all the rest; see `codec`. So other tools can open a model:
 ``zstd -dc model.sliceflow > model.safetensors``. There is no pickle.
 """
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 RUN_FILE = "model.sliceflow"  # the model in the folder of a run of the command line
-FORMAT = 2  # a new number where an older library would misread the file
+FORMAT = 2  # raised whenever an older version would misread the new files
 # The name of the tensor with all but arrays. No saved class has an array of this name.
 HEADER = "header"
 # The most bytes of a header. The header of a table with many levels has some megabytes.
@@ -49,7 +49,7 @@ MEMORY_PER_ARRAY_BYTE = 3
 # as slow with files up to 10 % smaller.
 COMPRESSION_LEVEL = 9
 # Files of format 1, by sliceflow 0.3.0 and before, were safetensors with a text of
-# JSON. That of an estimator named its version, that of a posterior did not.
+# JSON. The text named the version for an estimator, but not for a posterior.
 FORMAT_1 = re.compile(
     rb'"sliceflow":"(\{\\"format\\":1,\\"library\\":\\"(?P<version>[\w.]+)|post)'
 )
@@ -94,11 +94,19 @@ def as_model_file_errors(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 class Envelope(msgspec.Struct):
-    """What a file is, besides its arrays: format, library, class and header."""
+    """What a file holds besides its arrays.
+
+    Attributes
+    ----------
+    format : the format of the file; see `FORMAT`
+    library : the version of sliceflow that wrote the file
+    class_name : the name of the dataclass
+    header : the dataclass's object without its arrays, as `codec.encode` gives it
+    """
 
     format: int
-    library: str  # the version of sliceflow that wrote it
-    class_name: str  # of the dataclass
+    library: str
+    class_name: str
     header: msgspec.Raw
 
 
@@ -150,8 +158,8 @@ def load_by_class_name(
 ) -> T:
     """Load the object that `save` wrote, if the file's dataclass is known by its name.
 
-    `find_type` takes the name that the file has and gives the dataclass, or raises a
-    ValueError for an unknown name. All else is as in `load`.
+    `find_type` gives the dataclass for the name in the file, or raises a ValueError for
+    an unknown name. The other parameters are those of `load`.
     """
     name = _path_in_folder(path)
     content = _read_content(name)

@@ -59,7 +59,7 @@ class FitPlan(ABC):
         return {name: getattr(self, name) for name in names}
 
     def seconds_for(self, n_values: float, nanoseconds: Mapping[str, float]) -> float:
-        """Seconds for so many values, by the cost of one on each kind of device."""
+        """Seconds for `n_values`, from the nanoseconds of one by kind of device."""
         import torch  # plans of tables do not need it
 
         device_type = torch.device(self.device).type
@@ -84,7 +84,7 @@ class FitPlan(ABC):
         return f"<table>{''.join(cells)}</table>"
 
     def _lines(self) -> list[tuple[str, str]]:
-        """The lines of the table: names and values, without those that are empty."""
+        """The lines of the table: names and values. Empty values are left out."""
         device = self.device
         if self.n_ranks > 1:
             device = f"{self.n_ranks} × {self.device}"

@@ -78,7 +78,7 @@ from sliceflow.validation import (
 )
 
 # The default number of particles, rounded up to a multiple of the number of rows. More
-# take longer, in proportion.
+# particles take longer, in proportion.
 _DEFAULT_PARTICLES = 10_000
 _PARTICLE_ATTRIBUTES = ("particles_", "particle_conditions_")
 
@@ -88,9 +88,9 @@ def choose_n_particles(
 ) -> int:
     """The number of particles to keep: what the user says, or one that fits the rows.
 
-    If `n_particles` is None, it is the smallest multiple of the rows that is at least
-    10,000: a multiple uses the conditions of all rows equally often. Raises a
-    `ParameterError` if the user wants fewer than there are classes or ranks.
+    If `n_particles` is None, it is the smallest multiple of the number of rows that is
+    at least 10,000: a multiple uses the conditions of all rows equally often. Raises a
+    `ParameterError` if the user wants fewer particles than there are classes or ranks.
     """
     if n_particles is None:
         n_particles = n_rows * math.ceil(_DEFAULT_PARTICLES / n_rows)
@@ -217,7 +217,7 @@ class FlowEstimator(
         require_bool("keep_checkpoint", keep_checkpoint)
         planned_fit = self._read_and_plan(X, y, ranks)
         ranks = planned_fit.ranks
-        if ranks.size > 1:  # all write checkpoints, or none
+        if ranks.size > 1:  # all ranks write checkpoints, or no rank
             folder_given = "None" if folder is None else "a folder"
             ranks.require_equal({"checkpoint_dir": folder_given})
         if folder is not None:
@@ -236,7 +236,7 @@ class FlowEstimator(
         every: float,
         keep: bool,
     ) -> PlannedFlowFit[FlowRowsT, FittedFlowT, PlanT]:
-        """The fit with checkpoints. It resumes from the last one, if there is one."""
+        """The fit with checkpoints; it resumes from the last checkpoint, if any."""
         last = read_checkpoint(folder, torch.device(planned_fit.plan.device))
         if last is not None and self.random_state is None:
             planner = self._fit_planner(ranks=planned_fit.ranks)
@@ -260,7 +260,7 @@ class FlowEstimator(
         Parameters
         ----------
         X : rows
-            As in `fit`. Such a result is not planned again.
+            As in `fit`. What `prepare` returned before is not planned again.
         y : conditions of the rows or None, default None
             As in `fit`.
         ranks : Communicator or None, default None
@@ -269,9 +269,8 @@ class FlowEstimator(
         Returns
         -------
         prepared : PreparedFit
-            Its `plan` says what the fit will do. It is for the parameters that the
-            estimator has now, and has a copy of the rows: if X is large, it takes that
-            much more memory.
+            Its `plan` says what the fit will do, with the parameters that the estimator
+            has now. It holds a copy of the rows, which takes as much memory as X.
         """
         planned_fit = self._read_and_plan(X, y, ranks, copies_rows=True)
         return PreparedFit(self, copied_parameters(self), planned_fit)
@@ -284,7 +283,7 @@ class FlowEstimator(
         *,
         copies_rows: bool = False,
     ) -> PlannedFlowFit[FlowRowsT, FittedFlowT, PlanT]:
-        """The planned fit of the user's X and y, which `prepare` may have planned."""
+        """The planned fit of the user's X and y; `prepare` may have planned it."""
         is_ranks = ranks is None or isinstance(ranks, Communicator)
         require(is_ranks, "ranks", ranks, "None or what sliceflow.ranks.joined gives")
         if isinstance(X, PreparedFit):
@@ -304,7 +303,8 @@ class FlowEstimator(
     def _require_same_on_all(self, ranks: Communicator, device: torch.device) -> None:
         """Raise an error unless several ranks can fit together.
 
-        They must have the same parameters, and none may have to save all rows.
+        All ranks must have the same parameters. `save_rows` must be False, because no
+        rank has all rows.
         """
         parameters = self.get_params(deep=False)
         require_same_parameters(ranks, type(self).__name__, parameters, device)
@@ -383,7 +383,8 @@ class FlowEstimator(
             Number of samples.
         y : one condition, several, or None, default None
             One condition is for all samples. With several, n must be 1 (one sample of
-            each) or their number. None takes conditions in the data's proportions.
+            each) or the number of conditions. None takes conditions in the data's
+            proportions.
             With n=1, an empty y gives no samples.
         random_state : int, RandomState, Generator or None, default None
             With None, every call gives new samples.
@@ -538,7 +539,7 @@ class RequestedSamples:
     Attributes
     ----------
     n : the number of samples
-    conditions : those of the samples; None without y
+    conditions : the conditions of the samples; None without y
     """
 
     n: int
@@ -550,7 +551,7 @@ class RequestedSamples:
     ) -> RequestedSamples:
         """The samples of the user's n and y, if there is memory for them.
 
-        If y is None, their conditions are those of rows, in the data's proportions.
+        If y is None, samples take the conditions of rows, in the data's proportions.
         """
         require_int("n", n, 1)
         require_sample_memory(model, n, model.device)  # before y is allocated
@@ -573,7 +574,10 @@ class RequestedSamples:
 
     @property
     def y(self) -> NDArray[Any] | None:
-        """The conditions as the user writes them; None without y, and of clusters."""
+        """The conditions as the user writes them.
+
+        None without y, and if the conditions are clusters, which the user did not pass.
+        """
         if self.conditions is None or self.conditions.encoder.encodes_clusters:
             return None
         return self.conditions.y
@@ -607,8 +611,8 @@ def run_flow(
 ) -> RunningFlow:
     """Move this rank's particles to the end of the flow, in place: `simulate` in a fit.
 
-    With `checkpoints`, this goes on where the last one ended, and writes more. Call it
-    in a block of `checkpointed_until_done`, which ends when the fit does.
+    With `checkpoints`, this goes on where the last checkpoint ended, and writes new
+    ones. Call it in a block of `checkpointed_until_done`, which ends when the fit does.
     """
     state = FlowState()
     history = History()

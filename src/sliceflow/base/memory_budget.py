@@ -26,7 +26,7 @@ class MemoryBudget:
     Parameters
     ----------
     file_size : bytes of the file
-    max_memory : bytes that are allowed; None follows from the size of the file
+    max_memory : bytes that are allowed; None derives the limit from `file_size`
     """
 
     def __init__(self, file_size: int, max_memory: int | None = None) -> None:
@@ -40,7 +40,7 @@ class MemoryBudget:
         self._check(self.taken, BASE_MEMORY, "its parts take")
 
     def check_sample(self, n_bytes: int) -> None:
-        """Raise a ValueError if the model and `n_bytes` for a sample are too many."""
+        """Raise a ValueError if the model and `n_bytes` for a sample take too much."""
         wanted = self.taken + n_bytes
         self._check(wanted, BASE_SAMPLE_MEMORY, "drawing a sample of it takes")
 

@@ -43,8 +43,8 @@ def _differences(array: NDArray[Any], n_axes: int) -> NDArray[Any]:
     """Differences of the bits as integers, modulo 2^bits.
 
     The differences 0, −1, 1, −2, … become 0, 1, 2, 3, …, so that the high bytes of
-    small differences are zeros, whatever their sign. Protocol Buffers have this code,
-    too, by the name of zigzag.
+    small differences are zeros, whatever their sign. Protocol Buffers call this code
+    zigzag.
     """
     integers = array.view(f"u{array.itemsize}")
     for axis in range(-n_axes, 0):

@@ -1,9 +1,10 @@
 """Which particles a fit moves: how many, with which y, and which of them the user gets.
 
-A fit may move more particles than the user wants, because maps of few particles would
-be poor for fresh ones. The flow moves them in an order of its own. It mixes the added
-particles among the others, because batches and ranks take contiguous parts. If every
-class has maps of its own, the mixed particles are then sorted by class.
+A fit may move more particles than the user wants, because maps that are fitted to few
+particles would be poor for fresh particles. The flow moves particles in an order of its
+own: added particles are mixed among the user's particles, because batches and ranks
+take contiguous parts. If every class has maps of its own, the mixed particles are then
+sorted by class.
 
 `ParticleAllocation.kept_indices` says where the user's particles stand in that order.
 """
@@ -36,20 +37,21 @@ _BYTES_PER_CONDITION = 24
 
 @dataclass(frozen=True, eq=False)
 class ParticleAllocation:
-    """The particles of a fit on all ranks, before they have places.
+    """The particles of a fit on all ranks, before they are placed in space.
 
     Attributes
     ----------
-    n_kept : how many the user gets
-    n_moved : how many the flow moves: those, and more for better maps
-    n_own : how many of the moved particles this rank has: all, in one process
+    n_kept : the number of particles that the user gets
+    n_moved : the number of particles that the flow moves: the kept particles, and more
+        for better maps
+    n_own : the number of moved particles that this rank has: all, in one process
     kept_indices : which of the moved particles the user gets, in the user's order
-    moved_y : y of the moved particles, in the flow's order, as the flow sees it; None
-        if it ignores y
-    row_y : of all rows, as the flow sees it; None if it ignores y
-    kept_user_y : y of the kept particles as the user writes it; None if the user does
-        not know any, as with clusters
-    first_own : which of the moved particles is the first of this rank
+    moved_y : the conditions of the moved particles, in the flow's order; None if the
+        flow ignores y
+    row_y : the conditions of all rows; None if the flow ignores y
+    kept_user_y : the conditions of the kept particles, as the user writes y; None
+        without y, and for clusters, which the user did not pass
+    first_own : the index of the first of this rank's particles among the moved ones
     """
 
     n_kept: int
@@ -83,7 +85,7 @@ class ParticleAllocation:
 
     @property
     def kept_y(self) -> FlowY | None:
-        """The y of the kept particles of all ranks, as the flow sees it."""
+        """The y of the kept particles of all ranks; None if the flow ignores y."""
         if self.moved_y is None:
             return None
         return self.moved_y.take(self.kept_indices)
@@ -91,7 +93,7 @@ class ParticleAllocation:
     def kept_cloud(self, particles: Cloud, ranks: Communicator) -> Cloud:
         """This rank's equal part of the kept particles, in the user's order.
 
-        `particles` are this rank's, where the flow has moved them.
+        `particles` are this rank's moved particles, where the flow has left them.
         """
         if ranks.size > 1:
             return self._gather_kept(particles, ranks)
@@ -123,14 +125,14 @@ def allocate_particles(
 ) -> ParticleAllocation:
     """Allocate particles with y in the proportions of the data, all to one process.
 
-    At least one is of every class. If the model `stores_maps`, particles are added
-    where maps of few particles would be poor for fresh ones.
+    Every class has at least one particle. If the model `stores_maps`, particles are
+    added where maps of few particles would be poor for fresh particles.
 
     Parameters
     ----------
-    conditions : of all rows; None without y
-    n_kept : how many particles the user gets
-    map_sharing : which maps the flow has
+    conditions : the conditions of all rows; None without y
+    n_kept : the number of particles that the user gets
+    map_sharing : what the flow does with y
     seed : draws which conditions the particles have, and their order
     stores_maps : whether the model draws samples later
     """
@@ -181,10 +183,11 @@ def _draw_rows(conditions: Conditions, n: int, seed: Seed) -> torch.Tensor:
 
 
 def _flow_order(y: FlowY, n_kept: int, seed: Seed) -> Permutation | None:
-    """The order in which the flow moves particles with this y; None for their own.
+    """The order in which the flow moves particles with this y; None to leave them.
 
-    The first `n_kept` of them are kept. If there are others, they are mixed among them.
-    Separate classes are then sorted.
+    The first `n_kept` particles are kept. If there are added particles, these are mixed
+    among the kept ones. If classes have separate maps, the particles are then sorted by
+    class.
     """
     mixed = None
     if len(y) > n_kept:

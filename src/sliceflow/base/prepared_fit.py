@@ -32,9 +32,9 @@ class PreparedFit(Generic[PlannedFitT_co]):
 
     Attributes
     ----------
-    estimator : the one that will be fitted
-    parameters : copies of its parameters when the fit was planned
-    planned_fit : what will run
+    estimator : the estimator that will be fitted
+    parameters : copies of the estimator's parameters, made when the fit was planned
+    planned_fit : the fit that will run
     """
 
     estimator: PreparesFits[PlannedFitT_co]
@@ -51,8 +51,8 @@ class PreparedFit(Generic[PlannedFitT_co]):
     ) -> PlannedFitT:
         """The planned fit; a ValueError if this estimator would plan another one now.
 
-        `others` are arguments of a fit that only count before it is prepared. They must
-        be None.
+        `others` are arguments of `fit` that `prepare` has used already, such as y. They
+        must be None now.
         """
         is_given = any(other is not None for other in others)
         if self.estimator is not estimator or is_given:
@@ -69,7 +69,7 @@ class PreparedFit(Generic[PlannedFitT_co]):
             raise ValueError(
                 f"X was prepared with other parameters ({names}): prepare it again"
             )
-        # The same estimator has planned it, so it is of the kind that it plans.
+        # This very estimator planned the fit, so the fit is of the kind that it plans.
         return cast(PlannedFitT, self.planned_fit)
 
 

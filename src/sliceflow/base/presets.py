@@ -27,7 +27,7 @@ N_DIRECTIONS = 10_000  # Sec. 6: H
 
 
 class HasOptions(Protocol):
-    """The parameters of an estimator: a dataclass, with `options` that are another."""
+    """The parameters of an estimator: a dataclass with a dataclass of `options`."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
@@ -44,7 +44,8 @@ def with_preset(
 ) -> ParametersT:
     """The parameters, in which a preset replaces those left at their default.
 
-    `preset` are the defaults with its values, among the parameters and their options.
+    `preset` has the preset's values, and the defaults where the preset says nothing.
+    Options are replaced one by one.
     """
     options = _with_changed_defaults(
         parameters.options, defaults.options, preset.options
@@ -56,7 +57,7 @@ def with_preset(
 def _with_changed_defaults(
     settings: SettingsT, defaults: SettingsT, preset: SettingsT
 ) -> SettingsT:
-    """The settings, where those equal to their default have the value of a preset."""
+    """The settings; each that equals its default has the value of the preset."""
     changes = {}
     for field in fields(settings):
         default = getattr(defaults, field.name)

@@ -5,7 +5,7 @@ whose `run` does it and gives a `FittedModel`.
 
 A plan runs no trial: settings that take one stay "auto" in it. `run` begins with
 `tune`, which gives the same fit with a plan in which all settings are chosen. What is
-tried depends on the kind of data (docs/architecture.md, "Follow a fit"). But to plan a
+tried depends on the kind of data (docs/architecture.md, "Follow a fit"). But planning a
 fit of pictures copies them to the device, and may divide them into clusters.
 
 A planned fit that moves particles has `base.flow_estimator.run_flow` move them, which
@@ -68,7 +68,7 @@ class Options(Protocol):
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     def require_valid(self) -> None:
-        """Raise a `ParameterError` for the first invalid one."""
+        """Raise a `ParameterError` for the first invalid option."""
 
 
 class Rows(Protocol):
@@ -77,10 +77,10 @@ class Rows(Protocol):
     def __len__(self) -> int: ...
 
     def concatenate(self, others: Self) -> Self:
-        """These rows and then the others."""
+        """These rows, followed by the `others`."""
 
     def copy(self) -> Self:
-        """The same rows, with no array of the user's."""
+        """The same rows, with copies of all arrays of the user."""
 
     def take(self, indices: Ints) -> Self:
         """A copy of the rows with these indices, in this order."""
@@ -102,7 +102,7 @@ class FlowRows(Rows, Protocol):
 class StorableModel(Protocol):
     """What a file holds of a fitted model: a dataclass.
 
-    Most fitted models are this themselves.
+    Most fitted models are stored as they are.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
@@ -114,8 +114,8 @@ class StorableModel(Protocol):
 class FittedModel(StorableModel, Protocol):
     """A fitted model, which draws samples.
 
-    If `needs_rows`, a file stores the rows once, outside the saved model, and
-    `Estimator._restore_model` makes the fitted model of both when they are read.
+    If `needs_rows`, a file stores the rows once, outside the saved model. When the file
+    is read, `Estimator._restore_model` makes the fitted model of rows and saved model.
     """
 
     @property
@@ -163,7 +163,7 @@ FlowRowsT_co = TypeVar("FlowRowsT_co", bound=FlowRows, covariant=True)
 FittedModelT_co = TypeVar("FittedModelT_co", bound=FittedModel, covariant=True)
 FittedFlowT_co = TypeVar("FittedFlowT_co", bound=FittedFlow[object], covariant=True)
 PlanT_co = TypeVar("PlanT_co", bound=FitPlan, covariant=True)
-# Of the events that the listeners of a fit get.
+# The type of the events that the listeners of a fit get.
 EventT_co = TypeVar("EventT_co", bound=ProgressEvent, covariant=True)
 
 
@@ -172,7 +172,7 @@ class ParticleResult(Generic[UserRowsT_co]):
     """The particles at the end of a flow, for the attributes of its estimator."""
 
     X: UserRowsT_co  # in the form of the user's X
-    y: NDArray[Any] | None  # their conditions; None without conditions
+    y: NDArray[Any] | None  # the conditions of the particles; None without y
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +182,7 @@ class FitResult(Generic[FittedModelT_co]):
     model: FittedModelT_co
     history: HistoryColumns = field(default_factory=dict)
     warning: Warning | None = None  # what the user should know about the result
-    particles: ParticleResult[Any] | None = None  # of a flow
+    particles: ParticleResult[Any] | None = None  # only flows have them
 
 
 class PlannedFit(Protocol[RowsT_co, FittedModelT_co, EventT_co, PlanT_co]):
@@ -203,8 +203,8 @@ class PlannedFit(Protocol[RowsT_co, FittedModelT_co, EventT_co, PlanT_co]):
     def tune(self, listeners: Sequence[EventListener[EventT_co]]) -> Self:
         """The same fit, with all settings chosen that the plan has left "auto".
 
-        A tuned fit has no more trials. Settings that need what the fit computes, such
-        as those of residuals, are chosen by `run`.
+        A tuned fit has no trials left. Only settings that depend on what the fit
+        computes, such as the settings for residuals, are chosen later, by `run`.
 
         The listeners may get an event after every trial.
         """

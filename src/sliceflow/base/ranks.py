@@ -101,7 +101,7 @@ class Shard:
 
     @property
     def slice(self) -> slice:
-        """The indices of these rows among those of all ranks."""
+        """The indices of the shard's rows among the rows of all ranks."""
         return slice(self.first, self.first + self.count)
 
     def repeated(self, n: int) -> Shard:
@@ -229,13 +229,13 @@ class Communicator:
     def all_gather_objects(self, value: ValueT) -> list[ValueT]:
         """The values of all ranks, as a list by rank.
 
-        They are pickled: keep them small.
+        The values are pickled: keep them small.
         """
         if self.size == 1:
             return [value]
         import torch.distributed as dist
 
-        values = [value] * self.size  # those of the others take these places
+        values = [value] * self.size  # replaced by the value of each rank
         with self._reporting_lost_ranks():
             dist.all_gather_object(values, value)
         return values
@@ -244,7 +244,7 @@ class Communicator:
         """Send the value of rank 0 to all ranks, and return it."""
         if self.size == 1:
             return value
-        own_message = [value] if self.is_main else []  # only rank 0 sends something
+        own_message = [value] if self.is_main else []  # only rank 0 sends a value
         messages = self.all_gather_objects(own_message)
         (value_of_rank_0,) = messages[0]
         return value_of_rank_0
@@ -252,8 +252,8 @@ class Communicator:
     def iter_points(self, t: Tensor) -> Iterator[tuple[int, Tensor]]:
         """The points t (…, n) of every rank, in turn.
 
-        Yields pairs: the index of a rank's first point among those of all ranks, and
-        its points.
+        Yields pairs: the index of a rank's first point among the points of all ranks,
+        and the rank's points.
         """
         if self.size == 1:
             yield 0, t

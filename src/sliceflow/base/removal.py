@@ -13,7 +13,7 @@ from sliceflow.errors import DataError
 def remove_rows(rows: RowsT, removed: RowsT) -> RowsT:
     """The rows without the removed ones; of equal rows, the last are removed first.
 
-    Raises a `DataError` for rows that are not there.
+    Raises a `DataError` if one of the `removed` is not among the rows.
     """
     indices_of_key: dict[Hashable, list[int]] = {}
     for index, key in enumerate(rows.keys()):

@@ -1,7 +1,7 @@
 """Rows and their conditions: `Conditions` of any rows, and `ArrayRows` of a fit.
 
-When rows are added or forgotten, all rows that the model then has are fitted
-again, with the same seed. So a model that forgot rows is the model that never saw them.
+When rows are added or forgotten, all rows that the model then has are fitted again,
+with the same seed. So a model that forgot rows is the model that never saw them.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ _MAX_STANDARDIZED = 1e50
 class Conditions:
     """The conditions y of n rows of data or samples, as users write y and encoded.
 
-    Continuous columns are kept as the user wrote them: to encode them rounds.
+    Continuous columns are kept as the user wrote them, because encoding rounds.
 
     Attributes
     ----------
     encoder : the kind of y
     class_indices : class indices (n,) of labels, or None if y has no labels
-    continuous : continuous columns (n, l) in the user's units, or None
+    continuous : continuous columns (n, l) in the user's units, or None if y has none
     """
 
     encoder: ConditionEncoder
@@ -72,9 +72,9 @@ class Conditions:
 
         Parameters
         ----------
-        encoder : that of the model; None if it has no y
-        y : the user's: one condition for all rows, or one for each
-        n : the number of rows; None if y says it
+        encoder : the encoder of the model; None if the model has no y
+        y : the user's y: one condition for all rows, or one for each row
+        n : the number of rows; None takes the number of conditions in y
         noun : what errors call the rows, such as "samples"
 
         Raises
@@ -263,8 +263,8 @@ class ArrayRows(HasConditions, ABC):
 
     # What errors call the conditions.
     _conditions_name: ClassVar[str] = "y"
-    # Where these rows are among those of all ranks, if they are a part of them; None in
-    # a fit of one process, which has all rows. `shard` is never None.
+    # Where these rows are among the rows of all ranks. None in a fit of one process,
+    # which has all rows; the property `shard` is never None.
     partial_shard: Shard | None
 
     @property
@@ -286,7 +286,7 @@ class ArrayRows(HasConditions, ABC):
 
     @property
     def shard(self) -> Shard:
-        """Which of the rows of all ranks these are."""
+        """Where these rows are among the rows of all ranks."""
         if self.partial_shard is None:
             n = len(self.values)
             return Shard(0, n, n)
@@ -303,12 +303,12 @@ class ArrayRows(HasConditions, ABC):
         return len(self.values)
 
     def concatenate(self, others: Self) -> Self:
-        """These rows and then the others."""
+        """These rows, followed by the `others`."""
         values = np.concatenate((self.values, others.values))
         return self._with_values_and_y(values, concatenate_y(self.y, others.y))
 
     def copy(self) -> Self:
-        """The same rows, with no array of the user's."""
+        """The same rows, with copies of all arrays of the user."""
         conditions = self.conditions
         if conditions is not None:
             conditions = conditions.take(torch.arange(len(conditions)))
@@ -360,7 +360,7 @@ def concatenate_y(
 ) -> NDArray[Any] | None:
     """The y of earlier and of new rows, one after the other.
 
-    If they are of different kinds, such as numbers and texts, the result has dtype
+    If the two y are of different kinds, such as numbers and texts, the result has dtype
     object: numpy would turn 1 into "1".
     """
     if first is None and second is None:
@@ -376,7 +376,7 @@ def concatenate_y(
         fact = f"y of the new rows has shape {second.shape}, and {earlier}"
         raise DataError(fact, "pass y of the same kind for all rows")
     if first.dtype.kind in "iuf" and second.dtype.kind in "iuf":
-        # Numbers keep the dtype of the earlier ones, where it can hold them.
+        # All numbers get the dtype of the earlier ones, where it can hold them.
         converted = second.astype(first.dtype)
         if np.array_equal(converted, second):
             return np.concatenate((first, converted))

@@ -26,10 +26,10 @@ def check_steps(
     steps: Sequence[ModelStep],
     expected_n_maps: Callable[[ModelStep], int],
 ) -> None:
-    """Raise a ValueError unless these steps are those of a model of the flow.
+    """Raise a ValueError unless a model of the flow can have these steps.
 
-    They must be the first steps of every stage, in order, and each must have as many
-    maps as `expected_n_maps` says.
+    The steps must be the first steps of every stage, in order. Each step must have as
+    many maps as `expected_n_maps` says.
     """
     _check_order(spec, steps)
     for step in steps:
@@ -64,12 +64,12 @@ def largest_coordinate(
 def check_finite_samples(
     spec: FlowSpec, largest: float, d: int, dtype: torch.dtype, y: EncodedY | None
 ) -> None:
-    """Raise a ValueError if a `dtype` may not hold particles and their projections.
+    """Raise a ValueError if particles or their projections could overflow `dtype`.
 
     Parameters
     ----------
     spec : the flow
-    largest : the `largest_coordinate`
+    largest : the bound that `largest_coordinate` gives
     d : the number of coordinates of a particle
     dtype : the dtype of particles
     y : the encoded conditions, if there are any
@@ -101,7 +101,7 @@ def _check_order(spec: FlowSpec, steps: Sequence[ModelStep]) -> None:
 
 
 def _n_maps(step_maps: TransportMaps | CompressedMaps) -> int:
-    """The number of one-dimensional maps in those of a step."""
+    """The number of one-dimensional maps of a step."""
     if isinstance(step_maps, CompressedMaps):
         return step_maps.n_maps
     return len(step_maps.values)
@@ -126,7 +126,7 @@ def _largest_value(step_maps: TransportMaps | CompressedMaps) -> float:
 
 
 def _largest_offset(spec: FlowSpec, y: EncodedY | None) -> float:
-    """How far the condition can offset projections, if conditions share steps."""
+    """How far the condition can offset projections: 0 unless conditions share maps."""
     if not spec.shared_condition_dim or y is None:
         return 0.0
     if isinstance(y, ContinuousY):

@@ -1,9 +1,9 @@
 """Saving and loading estimators: a file holds the parameters and the `FitRecord`.
 
-A file holds one dataclass; see `codec`. That of an estimator is made from its class:
-the parameters from the annotations of its constructor, the rest from `_saved_types`,
-the dataclasses of its saved model, which most often is the fitted one, and of its rows.
-For an estimator such as
+A file holds an object of one dataclass; see `codec`. The dataclass of an estimator is
+made from the estimator's class: its parameters from the annotations of the constructor,
+and its other fields from `_saved_types`. These are the dataclasses of the saved model,
+which most often is the fitted model, and of the rows. For an estimator such as
 
     class Flow(Estimator[FlowRows, FittedFlow, FlowEvent, FlowPlan]):
         _saved_types = (FittedFlow, FlowRows)
@@ -66,12 +66,20 @@ UNSAVED_PARAMETERS = ("device", "random_state", "verbose")
 
 @dataclass(frozen=True)
 class FitRecord(Generic[RowsT, FittedModelT]):
-    """What a fit leaves to its estimator: `save` writes it."""
+    """What a fit leaves to its estimator: `save` writes it.
 
-    seed: Seed  # of the fit; a refit uses it again
-    model: FittedModelT  # draws the samples; its `plan` says what the fit did
+    Attributes
+    ----------
+    seed : the seed of the fit, which a refit uses again
+    model : the fitted model; its `plan` says what the fit did
+    history : the columns of the fit's history
+    rows : the training rows; None if the model does not have its rows
+    """
+
+    seed: Seed
+    model: FittedModelT
     history: HistoryColumns
-    rows: RowsT | None = None  # the training rows, if the model has them
+    rows: RowsT | None = None
 
 
 class StorableHistory(Protocol):
@@ -96,7 +104,7 @@ class SavedHistory:
 
     @classmethod
     def from_columns(cls, columns: HistoryColumns) -> SavedHistory:
-        """The history with these columns, which are those of `events.History`."""
+        """The history with these columns, as `events.History.as_columns` gives them."""
         columns_by_field: dict[str, Any] = dict(columns)
         return cls(**columns_by_field)
 
@@ -117,14 +125,24 @@ class SavedHistory:
 
 @dataclass(frozen=True)
 class _SavedEstimator(Generic[RowsT]):
-    """All that a file holds; each class of estimators has a subclass of this."""
+    """All that a file holds; each class of estimators has a subclass of this.
 
-    parameters: object  # those of the constructor, in a dataclass
+    Attributes
+    ----------
+    parameters : the parameters of the constructor, in a dataclass
+    seed : the seed of the fit
+    model : the saved model
+    history : the history of the fit
+    rows : the training rows; None if the file does not hold them
+    particles : the particles of a flow, as rows; None if the file does not hold them
+    """
+
+    parameters: object
     seed: Seed
     model: StorableModel
     history: StorableHistory
     rows: RowsT | None
-    particles: FlowRows | None  # of a flow, if they were saved
+    particles: FlowRows | None
 
     def sample_bytes(self) -> int:
         """Memory to draw one sample."""
@@ -171,7 +189,7 @@ def _make_file_types(
 
 
 def _parameters_type(estimator_type: type) -> type:
-    """The dataclass of an estimator's saved parameters, annotated as these are."""
+    """The dataclass of an estimator's saved parameters, with their annotations."""
     constructor: Any = estimator_type.__init__  # type: ignore[misc]
     annotations = get_type_hints(constructor, include_extras=True)
     parameters = [
@@ -215,7 +233,7 @@ def load_estimator(
 ) -> EstimatorT:
     """The fitted estimator of a file.
 
-    `find_estimator_type` gives the class of the name that the file has, or raises a
+    `find_estimator_type` gives the class for the name in the file, or raises a
     ValueError if there is none. Raises a `ModelFileError` if the file is not valid; see
     `file.load`.
     """
@@ -240,7 +258,7 @@ def load_estimator(
 
 
 def _on_device(saved_model: StorableModel, device: torch.device | str) -> StorableModel:
-    """A saved model that draws on this device; tables, which have none, stay."""
+    """A saved model that draws on this device; models of tables have no device."""
     if all(field.name != "device" for field in fields(saved_model)):
         return saved_model
     return replace(saved_model, device=resolve_device(device))

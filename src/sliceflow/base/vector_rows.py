@@ -42,15 +42,22 @@ VectorArray: TypeAlias = Union[NDArray[Any], Tensor, "pd.DataFrame"]
 class VectorRows(ArrayRows):
     """The user's rows of numbers and their conditions, checked.
 
-    On several ranks, X has this rank's rows only, and `partial_shard` says which of all
-    rows these are. But `conditions` are those of the rows of all ranks, because the
-    numbers of particles and their y depend on all. `n_all_rows` counts all rows.
+    On several ranks, each rank has its own rows in X, but the conditions of all rows,
+    on which the number of particles and their y depend. `n_all_rows` counts all rows.
+
+    Attributes
+    ----------
+    X : this rank's rows (n, d)
+    conditions : the conditions of the rows of all ranks; None without y
+    names : the names of the columns if the user's X is a DataFrame; None otherwise
+    tensor_device : the kind of device if the user's X is a tensor; None otherwise
+    partial_shard : which of all rows this rank has; None in a fit of one process
     """
 
     X: Annotated[NDArray[Any], ArraySpec("n d", ("float32", "float64"))]
-    conditions: Conditions | None = None  # of the rows of all ranks; None without y
-    names: tuple[Label, ...] | None = None  # of the columns, if X is a DataFrame
-    tensor_device: str | None = None  # of the user's tensor; None for other types
+    conditions: Conditions | None = None
+    names: tuple[Label, ...] | None = None
+    tensor_device: str | None = None
     partial_shard: Shard | None = field(default=None, metadata={"saved": False})
 
     def check_saved(self) -> None:
@@ -170,9 +177,9 @@ def checked_like_fitted(
 ) -> NDArray[Any]:
     """X after scikit-learn's checks, with known columns; errors name the estimator.
 
-    The result has one of the `dtypes`, or that of the columns.
+    The result has one of the `dtypes`, or the dtype of the columns if this is None.
     """
-    # A copy, because it takes the attributes with which scikit-learn compares X.
+    # A copy, because scikit-learn compares X with attributes that are set on it.
     compared = copy.copy(estimator)
     set_feature_names(compared, columns.n, columns.names)
     array = validate_data(
@@ -195,7 +202,7 @@ def set_feature_names(estimator: object, n: int, names: tuple[Any, ...] | None) 
 
 
 def read_vector_rows(X: Any, validate: Callable[[Any], NDArray[Any]]) -> VectorRows:
-    """The user's X as rows without conditions, which know its form.
+    """The user's X as rows without conditions, which remember the form of X.
 
     `validate` is as in `as_float_array`.
     """
@@ -241,7 +248,7 @@ def as_float_array(X: Any, validate: Callable[[Any], NDArray[Any]]) -> NDArray[A
 def _require_names_of_one_kind(names: Sequence[Any]) -> None:
     """Raise a `DataError` if some names of columns are text and others are not.
 
-    scikit-learn knows columns by names that are all text, or not at all.
+    scikit-learn keeps names that are all text, drops others, and refuses mixtures.
     """
     is_text = [isinstance(name, str) for name in names]
     if any(is_text) and not all(is_text):

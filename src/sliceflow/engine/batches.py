@@ -1,7 +1,7 @@
 """Batches: which particles and data a step is fitted to.
 
-A map fitted to some tens of thousands of points is nearly as good as one fitted to all
-of them, and it moves all particles. The particles and the data are divided once into
+A map fitted to some tens of thousands of points is nearly as good as a map fitted to
+all points, and it moves all particles. The particles and the data are divided once into
 batches that take turns. In every batch each condition has as many data as particles: a
 surplus of one class would be transported across the gap to another.
 
@@ -49,20 +49,29 @@ _PAIRS_PER_BATCH = 4
 # reads aligned addresses faster. In small batches that would leave out too many.
 _MIN_ALIGNED = 256
 _ALIGNMENT = 16
-# Weights of data, which are 1 on average, are multiples of 2⁻⁴⁰: sums of up to 2¹³ are
-# then exact in any order. Histograms, which ranks add up, round them to a coarser unit,
-# so that sums of more are exact, too.
+# Weights of data, which are 1 on average, are multiples of 2⁻⁴⁰: sums up to 2¹³ are
+# then exact in any order. Histograms, which ranks add up, round weights to a coarser
+# unit, so that larger sums are exact, too.
 _WEIGHT_UNIT = 2.0**-40
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """The particles and the data that one step is fitted to."""
+    """The particles and the data that one step is fitted to.
+
+    Attributes
+    ----------
+    particles : the particles of the batch
+    data : the data of the batch
+    weights : the weights (n,) of the n data of the batch; None if all count alike
+    all_data_y : the conditions of all data, inside and outside of the batch; None if
+        the flow ignores y
+    """
 
     particles: PointSelection = ALL_POINTS
     data: PointSelection = ALL_POINTS
-    weights: Tensor | None = None  # (n,) of these n data; None if all count alike
-    all_data_y: FlowY | None = None  # of all data, also of those that are not selected
+    weights: Tensor | None = None
+    all_data_y: FlowY | None = None
 
     @property
     def uses_all_particles(self) -> bool:
@@ -71,9 +80,9 @@ class Batch:
 
     @property
     def has_data(self) -> bool:
-        """Whether there are data: a rank may have none with the particles' conditions.
+        """Whether this rank has data with the conditions of particles.
 
-        Then one point of weight 0 stands for them; see `make_weighted_batches`.
+        If it has none, the batch has one datum of weight 0: `make_weighted_batches`.
         """
         if self.weights is None or len(self.weights) != 1:
             return True
@@ -81,9 +90,9 @@ class Batch:
 
     @property
     def class_slices(self) -> tuple[ClassSlices, ClassSlices] | None:
-        """Where the classes are among these particles and among these data.
+        """Where the classes are among the batch's particles, and among its data.
 
-        None if they share their maps.
+        None if the classes share their maps.
         """
         particles = self.particles
         data = self.data
@@ -99,24 +108,28 @@ WHOLE_BATCH = Batch()
 class Batches:
     """The batches of successive steps, which take turns.
 
-    Batch number b has item b % len(list) of `particles` and of `data`, which may differ
-    in length.
+    Batch number b has item ``b % len(particles)`` of `particles` and item
+    ``b % len(data)`` of `data`.
+
+    Attributes
+    ----------
+    particles : the particles of each batch; None if every step uses all particles
+    data : the data of each batch; None if every step uses all data
+    data_order : the order into which the data must be brought; None leaves them as they
+        are. If each class has its own maps, this order sorts the data by class
+    weights : the weights (n,) of the n data that every batch uses; None if all data
+        count alike
     """
 
-    # The particles of each batch, and the data of each batch; None if every step uses
-    # all.
     particles: Sequence[PointSelection] | None = None
     data: Sequence[PointSelection] | None = None
-    # The order that the data must be brought into; None leaves them as they are. If
-    # each class has its own maps, it sorts them by class.
     data_order: Permutation | None = None
-    # The weights (n,) of the n data that are used, if all batches use the same ones.
     weights: Tensor | None = None
 
     def at_step(self, steps_done: int, particles: Cloud, data: Cloud) -> Batch:
         """The batch of the step after `steps_done` steps.
 
-        `data` are all data, in their `data_order`.
+        `data` has all data, in the `data_order`.
         """
         return Batch(
             _in_turn(self.particles, steps_done, particles),
@@ -147,20 +160,26 @@ class Target(Protocol):
 
 @dataclass
 class DataTarget:
-    """A target of data: those of each step, and the batches."""
+    """A target of data: it loads the data of each step, and has their batches.
 
-    # The data of a step, in the order that `Batches.data_order` begins with.
+    Attributes
+    ----------
+    load_data : loads the data of a step, which `Batches.data_order` then reorders
+    batches_factory : makes the batches when the first step begins. By default a step
+        uses all points
+    reloads_every_step : whether data are loaded for every step, not only for every
+        stage
+    """
+
     load_data: Callable[[Step], Cloud]
-    # Makes the batches, when the first step begins. By default a step uses all points.
     batches_factory: Callable[[], Batches] = Batches
-    # Load the data anew for every step, not only for every stage.
     reloads_every_step: bool = False
-    # The stage index and step index of the data loaded last, and these data.
+    # The stage index and step index of the data loaded last, and the data themselves.
     _loaded: tuple[tuple[int, int], Cloud] | None = field(default=None, repr=False)
 
     @classmethod
     def from_cloud(cls, data: Cloud, batches: Batches | None = None) -> DataTarget:
-        """The same data for all steps; without `batches`, all of them each time."""
+        """A target of the same data at all steps, which by default use all points."""
         if batches is None:
             batches = Batches()
         return cls(lambda step: data, lambda: batches)
@@ -178,7 +197,8 @@ class DataTarget:
     def _ordered_data(self, step: Step) -> Cloud:
         """The data of a step in the subspace of its stage, in the order of the batches.
 
-        They are loaded if they change.
+        They are loaded only where they change: at the first step of a stage, or at
+        every step.
         """
         key = (step.stage_index, step.step_index if self.reloads_every_step else 0)
         if self._loaded is None or self._loaded[0] != key:
@@ -219,8 +239,8 @@ def make_batches(
     """Batches of at most `batch_size` of m particles and of n data, in one process.
 
     `y_p` and `y_q` are the conditions of particles and data, if the flow uses them.
-    Every batch then has as many data as particles of each condition. If these are
-    `SeparateClassIndices`, every batch has an equal share of each.
+    Every batch then has as many data as particles of each condition. If they are
+    `SeparateClassIndices`, every batch has an equal share of each class.
     """
     if y_p is None or y_q is None:
         return _batches_without_y(m, n, batch_size, seed, device)
@@ -234,7 +254,7 @@ def make_batches(
 def _batches_without_y(
     m: int, n: int, batch_size: int | None, seed: Seed, device: torch.device | str
 ) -> Batches:
-    """Batches of particles and data without conditions: all pairs of parts meet."""
+    """Batches without conditions: every part of particles meets every part of data."""
     if batch_size is None or max(m, n) <= batch_size:
         return Batches()
     parts_p = _equal_slices(m, batch_size)
@@ -259,7 +279,10 @@ def _batches_by_condition(
     y_p: FlowY,
     y_q: FlowY,
 ) -> Batches:
-    """Batches with as many data as particles of each condition, if they share maps."""
+    """Batches for conditions that share maps.
+
+    Each batch has as many data as particles of each condition.
+    """
     m = len(y_p)
     n = len(y_q)
     if batch_size is None or max(m, n) <= batch_size:
@@ -273,7 +296,7 @@ def _batches_by_condition(
     data_in_turn = []
     for indices in _matching_data(parts_p, groups_p, groups_q):
         data_in_turn.append(indices.to(device))
-    # Group by group, at random within each.
+    # Group by group, and at random within each group.
     shuffled = seed.child("order").permutation(n)
     order = shuffled[torch.argsort(groups_q[shuffled], stable=True)]
     return Batches(
@@ -284,7 +307,7 @@ def _batches_by_condition(
 
 
 def _selections(parts: Sequence[PointIndices]) -> list[PointSelection]:
-    """Parts of points whose classes, if there are any, share maps."""
+    """Selections of parts of points, in a flow where classes, if any, share maps."""
     return [PointSelection(part) for part in parts]
 
 
@@ -297,14 +320,14 @@ def _batches_of_separate_classes(
 ) -> Batches:
     """Batches for classes that have their own maps: an equal share of each class.
 
-    They are parts of particles and data that are sorted by class.
+    The batches select parts of particles and data that are sorted by class.
     """
     if batch_size is None or max(len(y_p), len(y_q)) <= batch_size:
         # Data that are loaded anew are sorted by this order, which is found only once.
         return Batches(data_order=ClassOrder.from_y(y_q, y_q.n_classes))
     device = y_q.values.device
     shuffled = Permutation(seed.child("order").permutation(len(y_q)).to(device))
-    # Class by class, at random within each.
+    # Class by class, and at random within each class.
     class_order = ClassOrder.from_y(y_q.take(shuffled.indices), y_q.n_classes)
     slices_p = ClassSlices.from_class_indices(y_p, y_p.n_classes)
     return Batches(
@@ -319,8 +342,8 @@ def stratified_parts(
 ) -> list[SortedSelection]:
     """All points in parts of about `batch_size`, with an equal share of every class.
 
-    The points are sorted by class, as `class_slices` says, and so are those of each
-    part.
+    The points are sorted by class, as `class_slices` says. The points of each part are
+    sorted by class, too.
     """
     n_parts = math.ceil(class_slices.starts[-1] / batch_size)
     parts = []
@@ -340,7 +363,7 @@ def stratified_parts(
 def make_weighted_batches(
     own_points: Tensor | slice, device: torch.device | str, *, y_p: FlowY, y_q: FlowY
 ) -> Batches:
-    """All points in every step, with data weighted to the particles' shares.
+    """Batches of all points, with weights that give data the particles' proportions.
 
     Data of weight 0 are left out. `y_p` and `y_q` are the conditions of the
     particles and data of all ranks; this rank has the data `own_points`.
@@ -375,9 +398,9 @@ def _matching_data(
 ) -> list[Tensor]:
     """For every batch of particles, in turn, as many data of the same conditions.
 
-    `groups_p` (M,) and `groups_q` (N,) are equal where conditions are, as
-    `point_groups` returns them. The results are indices of the data once they are
-    sorted by group.
+    `groups_p` (M,) and `groups_q` (N,) are the group indices of particles and data, as
+    `point_groups` returns them. The results are indices of data that are sorted by
+    group.
     """
     n_groups = int(max(groups_p.max(), groups_q.max())) + 1
     group_size = torch.bincount(groups_q, minlength=n_groups)
@@ -394,10 +417,11 @@ def _matching_data(
 def _next_in_groups(groups: Tensor, group_size: Tensor, turn: int) -> Tensor:
     """The datum of each particle (k,), as an index among the data of its group.
 
-    `groups` (k,) are those of the particles, ascending. In every turn, a group takes
-    the data after those of the turn before; after its last datum it begins again. If
-    three particles are of group 0, which has five data, and two of group 1, which has
-    one, the first turn gives 0 1 2 and 0 0, and the second 3 4 0 and 0 0.
+    `groups` (k,) are the groups of the particles, ascending. In every turn, a group
+    takes the data that follow the data of the turn before; after its last datum it
+    begins again. If three particles are of group 0, which has five data, and two of
+    group 1, which has one, the first turn gives 0 1 2 and 0 0, and the second 3 4 0 and
+    0 0.
     """
     first_of_group = torch.searchsorted(groups, groups)
     index_in_group = torch.arange(len(groups)) - first_of_group
@@ -406,7 +430,7 @@ def _next_in_groups(groups: Tensor, group_size: Tensor, turn: int) -> Tensor:
 
 
 def point_groups(*, y_p: FlowY, y_q: FlowY) -> tuple[Tensor, Tensor] | None:
-    """Group indices (M,) of particles and (N,) of data: a group has one condition.
+    """Group indices (M,) of particles and (N,) of data: equal for equal conditions.
 
     The result is None if groups cannot be compared, because data and particles have
     different sets of distinct continuous y.
@@ -424,7 +448,7 @@ def point_groups(*, y_p: FlowY, y_q: FlowY) -> tuple[Tensor, Tensor] | None:
 
 
 def _distinct_row_ids(rows: Tensor) -> Tensor:
-    """Numbers (n,) of rows (n, l): the index of each among the distinct rows.
+    """The index (n,) of each row (n, l) among the distinct rows.
 
     This is faster than `torch.unique` with dim=0. After each column, `indices` tells
     the rows apart by the columns so far.

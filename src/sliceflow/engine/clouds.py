@@ -9,15 +9,16 @@ classes. The points may be in any order.
 
 Separate maps of classes
 ------------------------
-With ξ = ∞ each class has its own maps along the same h directions. `simulate` does not
-show this: it is in the types of y. Rows and particles have `SeparateClassIndices`; a
-`ClassOrder` sorts them by class, which makes them `SortedClassIndices`. Only these go
-through a step: a transport fits each slice of points alone, and the maps, stacked class
-by class, move each slice of the particles.
+With ξ = ∞ each class has its own maps along the same h directions. `simulate` has no
+branch for this: the type of y says it. The y of rows and of particles is then
+`SeparateClassIndices`. A `ClassOrder` sorts points by class, and their y becomes
+`SortedClassIndices`. A step takes only points that are sorted by class: the transport
+fits the maps of a class to the slice of its points, and the maps, stacked class by
+class, move each slice of the particles.
 
-The particles of a fit are sorted from the start, by `base.particle_allocation`, and
-data when `DataTarget` loads them. `replay` and axis steps take particles in any order:
-they move a copy that `Cloud.moving_in_class_order` sorts.
+`base.particle_allocation` sorts the particles of a fit before the first step, and
+`DataTarget` sorts the data when it loads them. `replay` and axis steps take particles
+in any order: they move a copy that `Cloud.moving_in_class_order` sorts.
 """
 
 from __future__ import annotations
@@ -56,15 +57,15 @@ PointIndices = slice | Tensor
 class PointSelection:
     """Which points of a cloud a step uses."""
 
-    indices: PointIndices | None  # None is all
+    indices: PointIndices | None  # None selects all points
 
 
 @dataclass(frozen=True, eq=False)
 class SortedSelection(PointSelection):
-    """Points that are sorted by class, each of which has its own maps."""
+    """A selection of points sorted by class, where each class has its own maps."""
 
     indices: Tensor | None
-    class_slices: ClassSlices  # among these points
+    class_slices: ClassSlices  # of the classes among the selected points
 
 
 ALL_POINTS = PointSelection(None)
@@ -88,15 +89,15 @@ class Permutation:
         return self.indices.argsort()
 
     def then(self, following: PermutationT) -> PermutationT:
-        """This order, and then another one of its points."""
+        """This order followed by `following`, which reorders its points."""
         return replace(following, indices=self.indices[following.indices])
 
     def apply_to_y(self, y: FlowY) -> FlowY:
-        """The y of the points in this order."""
+        """The y of the points, brought into the new order."""
         return y.take(self.indices)
 
     def undo_on_x(self, x: Tensor) -> Tensor:
-        """Points x (d, n) that stand in the new order, in the old one."""
+        """Points x (d, n), given in the new order, brought into the old order."""
         return x[:, self.inverse]
 
 
@@ -107,22 +108,25 @@ class ClassOrder(Permutation):
     Attributes
     ----------
     class_slices : ClassSlices
-        Where the classes are in the new order. They are counted once, however often
-        points are brought into this order.
+        Where the classes are in the new order. The points of each class are counted
+        once, however often points are brought into this order.
     """
 
     class_slices: ClassSlices
 
     @classmethod
     def from_y(cls, y: ClassIndices, n_classes: int) -> ClassOrder:
-        """The order that sorts points by class. In a class, they keep their order."""
+        """The order that sorts points by class. Points of a class keep their order."""
         return cls(
             y.values.argsort(stable=True),
             ClassSlices.from_class_indices(y, n_classes),
         )
 
     def apply_to_y(self, y: FlowY) -> FlowY:
-        """The y of the points in this order: separate classes are sorted then."""
+        """The y of the points, brought into the new order.
+
+        `SeparateClassIndices` become `SortedClassIndices`.
+        """
         reordered = y.take(self.indices)
         if isinstance(reordered, SeparateClassIndices):
             return SortedClassIndices(
@@ -140,7 +144,7 @@ class Cloud:
     x : tensor (d, n)
         The points.
     y : FlowY or None, default None
-        Their conditions, if there are any.
+        The conditions of the points; None if there are none.
     """
 
     x: Tensor
@@ -157,7 +161,8 @@ class Cloud:
     def class_slices(self) -> ClassSlices | None:
         """The points of each class, if each class has its own maps; else None.
 
-        A ValueError if these points are not sorted by class.
+        Raises a ValueError if each class has its own maps, but the points are not
+        sorted by class.
         """
         if isinstance(self.y, SeparateClassIndices):
             return require_sorted(self.y).class_slices
@@ -183,14 +188,17 @@ class Cloud:
         return Cloud(self.x[:, order.indices], y)
 
     def sorted_by_class(self) -> Cloud:
-        """The points sorted by class, for separate maps: a copy if they are not yet."""
+        """The points, sorted by class if each class has its own maps.
+
+        This is a copy if the points must be sorted, and the cloud itself otherwise.
+        """
         order = self._class_order()
         if order is None:
             return self
         return self.reordered(order)
 
     def _class_order(self) -> ClassOrder | None:
-        """The order that sorts points by class; None if no step needs another one."""
+        """The order that sorts the points by class; None if they need no sorting."""
         y = self.y
         if not isinstance(y, SeparateClassIndices) or isinstance(y, SortedClassIndices):
             return None
@@ -198,12 +206,12 @@ class Cloud:
 
     @contextmanager
     def moving_in_class_order(self) -> Iterator[tuple[Cloud, Permutation | None]]:
-        """The points sorted by class, for separate maps, to move in a `with` block.
+        """The points, sorted by class for separate maps, to move in a `with` block.
 
-        They are a copy, and the second result is the order that sorts it. When the
-        block ends, these points move to where the copy's are. A block that an error
-        ends changes nothing. If the points are sorted, or if classes share maps, the
-        results are this cloud itself and None.
+        Yields a sorted copy of the cloud, and the order that sorts it. When the block
+        ends, the points of this cloud move to where the points of the copy are. If an
+        error ends the block, this cloud stays as it was. If classes share maps, or if
+        the points are sorted already, this yields the cloud itself and None.
         """
         order = self._class_order()
         if order is None:
@@ -228,11 +236,11 @@ def sliced_distance(
     It is the root of the mean of W₂² over random unit vectors drawn from `seed`; M and
     N may differ.
 
-    If both have classes `y_p` and `y_q`, the points x_q of a class are compared with
-    those x_p of that class only, and W₂² of a class counts by its share of x_q. If both
-    have continuous conditions y (n, l), pairs (x, y) are compared: projections of y
-    along random vectors of length about 1 are added to those of x. Mixed conditions
-    have both.
+    If `y_p` and `y_q` have classes, the points x_q of a class are compared only with
+    the points x_p of the same class. W₂² of a class is weighted by the share of x_q in
+    this class. If `y_p` and `y_q` have continuous columns (n, l), pairs (x, y) are
+    compared: the projections of y along random vectors of length about 1 are added to
+    the projections of x. Mixed conditions have classes and continuous columns.
     """
     theta = seed.normal(n_directions, len(x_q), dtype=x_q.dtype)
     theta = (theta / theta.norm(dim=1, keepdim=True)).to(x_q.device)
@@ -253,9 +261,10 @@ def sliced_distance(
 def _costs_within_classes(
     z_p: Tensor, z_q: Tensor, classes_p: Tensor | None, classes_q: Tensor | None
 ) -> Tensor:
-    """The mean (h,) over z_q (h, n) of W₂² to the values z_p (h, m) of their class.
+    """W₂² (h,) between z_p (h, m) and z_q (h, n) in each class: the mean over classes.
 
-    Without classes, None, it is W₂² between all values.
+    A class is weighted by its share of z_q. If `classes_p` or `classes_q` is None, the
+    result is W₂² between all values.
     """
     if classes_p is None or classes_q is None:
         return squared_wasserstein(z_p, z_q)

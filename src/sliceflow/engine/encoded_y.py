@@ -1,21 +1,22 @@
 """Encoded conditions: the y of n points, as the engine uses it.
 
-`ClassIndices` encode labels, `ContinuousY` continuous columns, which are columns of
-numbers, and `MixedY` both together. What a flow does with y is in the type, too: it
-sees no y, a `FlowY` that offsets projections if all points share the maps, or
-`SeparateClassIndices`. These are `SortedClassIndices` if points are sorted by class.
-Nothing writes to a y: conditions do not move.
+`ClassIndices` encode labels, `ContinuousY` encodes continuous columns, which are
+columns of numbers, and `MixedY` encodes both together. The type also says what a flow
+does with y. If all points share the maps, y is `ClassIndices` or `ContinuousY`, and
+offsets projections. If each class has maps of its own, y is `SeparateClassIndices`, or
+`SortedClassIndices` if the points are sorted by class. If the flow ignores y, it gets
+None. Nothing writes to a y: conditions do not move.
 
 Everywhere in the package these names have one meaning each:
 
 y, user_y    as users write it: labels (n,) or columns (n, l)
-encoded_y    the same as an `EncodedY`
-flow_y       what a flow sees of it: a `FlowY`, or None if the flow ignores y
+encoded_y    the user's y as an `EncodedY`
+flow_y       what a flow sees of the encoded y: a `FlowY`, or None if it ignores y
 
-A flow_y has the name of its points: `row_y` of all rows, `data_y` of all data, which
-are rows or draws of them, and `y_p` and `y_q` of particles, which have the distribution
-p, and of data, which have q. A fit has the y of its particles in a
-`ParticleAllocation`.
+A variable with a flow_y is named after its points. `row_y` is the y of all rows. `y_p`
+is the y of particles, whose distribution is p, and `y_q` the y of data, whose
+distribution is q. Data are rows, or draws along them. `ParticleAllocation` has the y of
+the particles of a fit.
 
 A frame's θ_y (h, l) offsets projections by ``ξ·θ_yᵀy`` (`add_condition_offset`),
 where a class index stands for a one-hot y. So l, everywhere `condition_dim`, is the
@@ -77,9 +78,9 @@ class ClassSlices:
 
     @classmethod
     def from_class_indices(cls, y: ClassIndices, n_classes: int) -> ClassSlices:
-        """The slices of points of these classes, once they are sorted.
+        """The slices of the classes, once the points are sorted by class.
 
-        Classes are counted: if they are on a GPU, the CPU waits for it.
+        This counts the points of each class: if y is on a GPU, the CPU waits for it.
         """
         sizes = y.sizes(n_classes).tolist()
         return cls(tuple(accumulate(sizes, initial=0)))
@@ -99,14 +100,14 @@ class ClassSlices:
         return [c for c, part in enumerate(self.slices) if part.start == part.stop]
 
     def part(self, points: slice) -> ClassSlices:
-        """The slices of the classes within a slice of the points."""
+        """The slices of the classes among the points of one slice."""
         first, end, _ = points.indices(self.starts[-1])
         return ClassSlices(tuple(min(max(s, first), end) - first for s in self.starts))
 
 
 @dataclass(frozen=True, eq=False)
 class SeparateClassIndices(ClassIndices):
-    """Labels in a flow with ξ = ∞, where each of `n_classes` has maps of its own.
+    """Labels in a flow with ξ = ∞: each of `n_classes` classes has maps of its own.
 
     The points may be in any order. Steps take only `SortedClassIndices`.
     """
@@ -129,7 +130,7 @@ class SortedClassIndices(SeparateClassIndices):
         assert self.class_slices.starts[-1] == len(self), "slices of other points"
 
     def take(self, indices: slice | Tensor) -> SeparateClassIndices:
-        """The y of some of the points: of a slice of them, it is sorted, too."""
+        """The y of some of the points; sorted if `indices` is a slice without step."""
         taken = super().take(indices)
         if isinstance(indices, Tensor) or indices.step is not None:
             return taken
@@ -147,7 +148,7 @@ class ContinuousY(_PointValues):
         return ContinuousY(self.values[indices])
 
     def add_offset(self, z: Tensor, theta: Tensor) -> Tensor:
-        """z (h, n) plus θᵀy of each point; theta is (h, l)."""
+        """z (h, n) plus ``theta @ y`` for each point's y (l,); theta is (h, l)."""
         return torch.addmm(z, theta, self.values.T.to(z.dtype))
 
 
@@ -160,7 +161,7 @@ class MixedY(_PointValues):
 
     @classmethod
     def from_parts(cls, classes: ClassIndices, continuous: ContinuousY) -> Self:
-        """The y whose parts are these, both of the same points."""
+        """The y of points with these classes and these continuous columns."""
         class_column = classes.values[:, None].double()
         return cls(torch.cat((class_column, continuous.values), 1))
 
@@ -179,15 +180,15 @@ class MixedY(_PointValues):
         return self.values[:, 1:]
 
 
-# What a flow sees of y, as `flow.as_flow_y` gives it; None if it ignores y.
+# What a flow sees of y: `flow.as_flow_y` makes it. If the flow ignores y, it gets None.
 FlowY = ClassIndices | ContinuousY
-# What local conditions take: a y with continuous columns.
+# The y of local conditions: it has continuous columns, and perhaps labels.
 LocalY = ContinuousY | MixedY
 EncodedY = ClassIndices | ContinuousY | MixedY
 
 
 def separate_classes_or_none(y: EncodedY | None) -> SeparateClassIndices | None:
-    """y, if classes have maps of their own; else None."""
+    """y itself if each class has maps of its own; otherwise None."""
     if isinstance(y, SeparateClassIndices):
         return y
     return None
@@ -207,7 +208,7 @@ def add_condition_offset(z: Tensor, theta: Tensor | None, y: FlowY | None) -> Te
     """z + ξ·θ_yᵀy for every direction and point, (h, n), with theta = ξ·θ_y (h, l).
 
     A class index stands for a one-hot y, so the offset of class c is theta[:, c].
-    Without a condition this is z.
+    If `theta` or `y` is None, the result is z.
     """
     if theta is None or y is None:
         return z

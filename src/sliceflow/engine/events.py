@@ -2,7 +2,7 @@
 
 A listener is any callable that takes a `FlowEvent`. If it returns True, the current
 stage ends. If a listener has a method ``close``, it is called when the run ends, even
-with an error. Fits that are no flow, such as those of tables, send events of their own
+with an error. Fits without a flow, such as fits of tables, send events of their own
 classes, which have at least the members of `ProgressEvent`.
 """
 
@@ -83,7 +83,7 @@ class FlowEvent:
     stage_steps : int, default 0
         The most steps that the stage may have.
     model_step : ModelStep or None, default None
-        The step as the model stores it; None if the model does not.
+        The step as the model stores it; None if the model does not store it.
 
     Examples
     --------
@@ -163,7 +163,7 @@ FlowListener = EventListener[FlowEvent]
 
 
 class _RecordedStep(NamedTuple):
-    """What a history keeps of an event; the names are those of its columns."""
+    """What a history keeps of an event. The fields are the columns of the history."""
 
     stage: str
     step: int

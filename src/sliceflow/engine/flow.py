@@ -13,7 +13,7 @@ The entropy term, which is noise in every step, comes from
     Flows: Nonparametric Generative Modeling via Optimal Transport and Diffusions.
     ICML 2019.
 
-Particles and data are *points* in d dimensions. The engine stores n of them as the
+Particles and data are *points* in d dimensions. The engine stores n points as the
 columns of a tensor x (d, n); their projections along h directions are z (h, n). Each
 direction is then one row, side by side in memory, which makes sorting and counting
 fast. Throughout the engine d is the dimension, h the number of directions, l the
@@ -52,8 +52,9 @@ from sliceflow.engine.rotations import freeing_rotation_pools
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import TransportSolution
 
-# Who shares maps, which says what a flow does with y: it ignores y, all conditions
-# share maps and y offsets projections, or every class has separate maps.
+# What a flow does with y. "unconditional": the flow ignores y. "shared": all conditions
+# share the maps, and y offsets the projections. "separate": every class has maps of its
+# own.
 MapSharing = Literal["unconditional", "shared", "separate"]
 
 # The projections of one chunk of particles have at most this many bytes, 256 MB, which
@@ -69,8 +70,8 @@ CONVERGENCE_TOL = 0.05
 CONVERGENCE_CHECK_EVERY = 4
 # At most this many random numbers of particles are drawn at a time: 512 MB in float64.
 _NUMBERS_PER_DRAW = 1 << 26
-# The fewest particles moved or drawn at a time, however large each of them is: the
-# work of a chunk must outweigh its start.
+# The fewest particles moved or drawn at a time, however large a particle is: the work
+# of a chunk must outweigh its start.
 _MIN_CHUNK = 256
 
 
@@ -105,13 +106,13 @@ def simulate(
     target : the data, and which particles and data each step is fitted to
     particle_rng : the random numbers of the particles, for the entropy term; None
         if no step adds noise
-    stage_indices : of the stages to run now; None runs all
+    stage_indices : the indices of the stages to run now; None runs all stages
     listeners : called after every step
-    state : the progress of an earlier simulation to resume, with the `particles` as
-        they were then: its stages are not run again. `FlowState.advance` updates it
-        after every step
-    after_step : called when the state tells all of a step, with the particles in the
-        subspace of its stage: both can be saved now
+    state : the progress of an earlier simulation, to resume it. The steps that it has
+        done are not run again, and `particles` must be where it left them.
+        `FlowState.advance` updates the state after every step
+    after_step : called after every step, once the state is up to date, with the
+        particles in the subspace of the stage: state and particles can be saved now
     """
     if stage_indices is None:
         stage_indices = range(len(spec.stages))
@@ -158,13 +159,13 @@ def replay(
 ) -> list[Tensor]:
     """Move other particles, in place, by the steps of a model.
 
-    They may be in any order. If each class has its own maps, they are sorted by class
-    for the steps and put back after the last one.
+    The particles may be in any order. If each class has its own maps, they are sorted
+    by class for the steps, and put back into their own order after the last one.
 
     Returns
     -------
-    snapshots, one after each of these numbers of steps, from 1 to that of all: copies
-    of the particles (d, n), in their own order
+    snapshots : copies of the particles (d, n), in their own order. There is one after
+        each number of steps in `snapshots_after`, from 1 to the number of all steps
     """
     y = as_flow_y(particles.y, spec.map_sharing, spec.condition_dim)
     with Cloud(particles.x, y).moving_in_class_order() as (moving, order):
@@ -210,8 +211,8 @@ def _replay_in_order(
 def resolve_map_sharing(amplifier: float, condition_dim: int) -> MapSharing:
     """What a flow does with a condition of l = `condition_dim`, for its amplifier ξ.
 
-    Without a condition, l = 0, or with ξ = 0, it is the unconditional flow, bit for
-    bit. With ξ = ∞ each class has its own maps.
+    Without a condition, l = 0, or with ξ = 0, the result is the unconditional flow, bit
+    for bit. With ξ = ∞ each class has its own maps.
 
     The first lines of the module `clouds` follow separate maps through a step.
     """
@@ -227,8 +228,8 @@ def as_flow_y(
 ) -> FlowY | None:
     """The y that a flow sees, for this sharing of maps.
 
-    It is None without y, or if the flow ignores y. Classes with maps of their own are
-    `SeparateClassIndices`.
+    It is None without y, or if the flow ignores y. If each class has maps of its own,
+    it is `SeparateClassIndices`.
     """
     if y is None or sharing == "unconditional":
         return None
@@ -243,21 +244,30 @@ def as_flow_y(
 
 @dataclass(frozen=True)
 class FlowSpec:
-    """The settings of a flow, for `simulate` and `replay`."""
+    """The settings of a flow, for `simulate` and `replay`.
 
-    stages: Sequence[Stage]  # the schedule
-    seed: Seed  # root of the frames' seeds
-    # l: the number of classes, or of columns of a continuous condition; 0 for none.
+    Attributes
+    ----------
+    stages : the stages, in the order in which they run
+    seed : the root of the seeds of all frames
+    condition_dim : l, the number of classes, or of columns of a continuous condition; 0
+        without a condition
+    amplifier : ξ; see `resolve_map_sharing`
+    entropy : λ of the entropy-regularized flow (Liutkus et al. 2019)
+    max_projection_bytes : the most bytes of projections at a time. Particles whose
+        projections need more are moved in chunks
+    """
+
+    stages: Sequence[Stage]
+    seed: Seed
     condition_dim: int = 0
-    amplifier: float = 10.0  # ξ; see `resolve_map_sharing`
-    # λ of the entropy-regularized flow (Liutkus et al. 2019).
+    amplifier: float = 10.0
     entropy: float = 0.0
-    # Bytes for projections; particles that need more are moved in chunks.
     max_projection_bytes: int = PROJECTION_BYTES
 
     @property
     def map_sharing(self) -> MapSharing:
-        """Who shares maps, which says what the flow does with y."""
+        """What the flow does with y: who shares maps, or that it ignores y."""
         return resolve_map_sharing(self.amplifier, self.condition_dim)
 
     @property
@@ -273,7 +283,7 @@ class FlowSpec:
         return self.entropy > 0 and not all(s.is_axis_stage for s in stages)
 
     def with_n_steps(self, stage_indices: Collection[int], n_steps: int) -> FlowSpec:
-        """The same flow, with so many steps in each of these stages."""
+        """The same flow, with `n_steps` steps in each of these stages."""
         stages = list(self.stages)
         for stage_index in stage_indices:
             stages[stage_index] = replace(stages[stage_index], n_steps=n_steps)
@@ -301,14 +311,24 @@ class FlowSpec:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One step of a flow, and the particles that it moves."""
+    """One step of a flow, and the particles that it moves.
+
+    Attributes
+    ----------
+    spec : the flow
+    stage_index : the index of the stage
+    step_index : the index of the step in its stage
+    steps_done : the number of steps before this one, in all stages
+    particles : the particles in the subspace of the stage, which the step moves
+    particles_in_whole_space : the particles in the whole space: the same cloud if the
+        stage moves them there. Otherwise they follow when the stage ends
+    """
 
     spec: FlowSpec
     stage_index: int
-    step_index: int  # in its stage
-    steps_done: int  # steps done before, in all stages
-    particles: Cloud  # in the subspace of the stage
-    # In the whole space. If that is not the stage's, they follow when the stage ends.
+    step_index: int
+    steps_done: int
+    particles: Cloud
     particles_in_whole_space: Cloud
 
     @property
@@ -344,9 +364,9 @@ class Step:
     ) -> Tensor | None:
         """T(z) − z (h, M) of all particles, if it is known or quickly computed.
 
-        None if `move` had better project the particles again: z_p (h, m) may be of a
-        batch of them only, a GPU projects faster than it reads, and many projections
-        take much memory.
+        Otherwise the result is None, and `move` projects the particles again. That is
+        necessary if z_p (h, m) is of a batch, not of all particles. It is better on a
+        GPU, which projects faster than it reads, and if projections take much memory.
         """
         if not batch.uses_all_particles:
             return None
@@ -365,8 +385,8 @@ class Step:
     ) -> None:
         """x += s·Θᵀ(T(z) − z)/c + √(2λη)·ε in place, with step size s and η = s·d.
 
-        η is the paper's step size. `dz` (h, M) is T(z) − z of all particles, if it is
-        known. Otherwise particles are projected and moved in chunks.
+        η is the paper's step size. `dz` (h, M) is T(z) − z of all particles. If it is
+        None, particles are projected and moved in chunks.
         """
         step_size = self.stage.step_size_at(self.step_index)
         if dz is not None:
@@ -399,7 +419,7 @@ class Step:
         x.add_(epsilon, alpha=math.sqrt(2 * self.spec.entropy * eta))
 
     def to_model_step(self, frame: Frame, maps: TransportMaps) -> ModelStep | None:
-        """The step with compressed maps, for the model; None if it stores no steps."""
+        """The step with compressed maps; None if the model does not store the stage."""
         stage = self.stage
         if not stage.stores_maps:
             return None
@@ -427,21 +447,33 @@ class Step:
 
 @dataclass(eq=False)
 class FlowState:
-    """The progress of a simulation: where it starts, and its state after each step."""
+    """The progress of a simulation: where it starts, and its state after each step.
 
-    stage_index: int = 0  # the stage of the next step
-    step_index: int = 0  # the next step of the stage
-    stage_is_over: bool = False  # by its last step, or because it ends early
-    steps_done: int = 0  # in all stages
-    steps_skipped: int = 0  # of stages that ended early
-    seconds: float = 0.0  # time spent, also before the simulation was resumed
-    model_steps: list[ModelStep] = field(default_factory=list)  # none without a model
-    # Where the particles (k, M) were, in the subspace of the stage, when an earlier
-    # simulation ended in it, until it goes on; None in the whole space.
+    Attributes
+    ----------
+    stage_index : the index of the stage of the next step
+    step_index : the index of the next step in its stage
+    stage_is_over : whether the stage is over, by its last step or early
+    steps_done : the number of steps done, in all stages
+    steps_skipped : the number of steps left out because stages ended early
+    seconds : the time spent, including the time before the simulation was resumed
+    model_steps : the steps that the model stores
+    coordinates_to_restore : where the particles (k, M) were, in the subspace of the
+        stage, when an earlier simulation ended in this stage. None once the stage has
+        been resumed, and in the whole space
+    """
+
+    stage_index: int = 0
+    step_index: int = 0
+    stage_is_over: bool = False
+    steps_done: int = 0
+    steps_skipped: int = 0
+    seconds: float = 0.0
+    model_steps: list[ModelStep] = field(default_factory=list)
     coordinates_to_restore: Tensor | None = None
 
     def enter_stage(self, stage_index: int, stage: Stage, moving: Cloud) -> None:
-        """Begin a stage, or resume it: then set the particles to where they were.
+        """Begin a stage. If it is resumed, put the particles where they were.
 
         `moving` are the particles in the subspace of the stage; see
         `FlowSpec.moving_in_subspace`.
@@ -466,7 +498,7 @@ class FlowState:
         model_step: ModelStep | None,
         listeners: Sequence[EventListener[FlowEvent]],
     ) -> None:
-        """Count a step, store it if a model has it, and notify the listeners.
+        """Count a step, store its `model_step` if there is one, and notify listeners.
 
         The stage is over after its last step, or early if nearly all maps are the
         identity or a listener returns True.
@@ -491,9 +523,9 @@ class FlowState:
         model_step: ModelStep | None,
         has_converged: bool,
     ) -> FlowEvent:
-        """What listeners hear of a step that was counted.
+        """The event of a step that was counted.
 
-        If its stage has converged, `steps_total` is without the steps that are left.
+        If its stage has converged, `steps_total` leaves out the rest of its steps.
         """
         steps_total = sum(stage.n_steps for stage in step.spec.stages)
         steps_total -= self.steps_skipped
@@ -530,11 +562,17 @@ class ParticleRng:
     Particle j uses row ``first + j`` of the numbers below `seed`. So its numbers depend
     neither on how many particles there are, nor on which chunk or rank it belongs to,
     nor on the other particles' classes.
+
+    Attributes
+    ----------
+    seed : the root of the random numbers
+    first : the index of the first of these particles among all particles of the run
+    order : the order in which the particles stand; None if they stand in the order of
+        their indices j
     """
 
     seed: Seed
-    first: int = 0  # the index of the first particle among all of a run
-    # The order in which the particles stand, if that is not the one of their indices j.
+    first: int = 0
     order: Permutation | None = None
 
     def fill(self, x: Tensor, *names: str | int) -> Tensor:

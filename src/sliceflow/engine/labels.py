@@ -14,7 +14,7 @@ from sliceflow.errors import DataError
 from sliceflow.validation import from_tensor, unmasked
 
 HASHABLE_HINT = "labels must be hashable: ints, strings, tuples, …"
-# Dates are no labels: as classes they would have no order, and as numbers no unit.
+# Dates are no labels: classes would lose their order, and numbers have no unit yet.
 _DATES_HINT = (
     "turn dates and durations into text for classes, or into numbers, such as days, "
     "for a continuous y"
@@ -65,7 +65,7 @@ def row_tuples(rows: NDArray[Any]) -> NDArray[Any]:
 
 
 def _is_number_type(type_: type) -> bool:
-    """Whether objects of this type are numbers, also truth values of Python."""
+    """Whether objects of this type are numbers. Python's bool counts as one."""
     return issubclass(type_, (int, float, np.number))
 
 
@@ -75,7 +75,7 @@ def are_numbers(values: Any) -> bool:
 
 
 def label_key(label: Any) -> Hashable:
-    """A key of a label; keys of different labels differ. True is not 1 here."""
+    """A hashable key of a label. Keys of different labels differ: True is not 1."""
     if isinstance(label, tuple):
         return tuple(label_key(part) for part in label)
     if isinstance(label, bool | np.bool):
@@ -119,7 +119,7 @@ def _missing_label(name: str, label: object, row: int) -> DataError:
 def check_no_fractions(array: NDArray[Any], name: str) -> None:
     """Raise a `DataError` for labels that are fractions: they are a continuous y.
 
-    So are numbers at one place of labels that are tuples.
+    Labels that are tuples are checked place by place.
     """
     if array.dtype.kind == "f" or (array.dtype == object and are_numbers(array)):
         fractions = array[as_finite(array, name) % 1 != 0]
@@ -137,7 +137,10 @@ def check_no_fractions(array: NDArray[Any], name: str) -> None:
 
 
 def _check_no_fractions_in_tuples(array: NDArray[Any], name: str) -> None:
-    """Raise a `DataError` if a place in all tuples has numbers, some with fractions."""
+    """Raise a `DataError` for labels that are tuples with fractions.
+
+    That is so if the items at one place of all tuples are numbers, some with fractions.
+    """
     labels = array.tolist()
     if not all(isinstance(label, tuple) for label in labels):
         return

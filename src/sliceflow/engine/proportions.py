@@ -17,7 +17,7 @@ from sliceflow.engine.encoded_y import (
 from sliceflow.engine.random import Seed
 
 # The fewest particles of a fit. Maps of fewer particles are too noisy for offline
-# samples, to which they were not fitted; more cost time.
+# samples, to which they were not fitted; more particles cost time.
 MIN_PARTICLES = 2_000
 # The fewest particles of each class, if classes share their maps. A large fit of M
 # particles has more, `_MIN_ROOTS_OF_SHARED_CLASS`·√M: the tails of a stored map, ¼√M
@@ -27,8 +27,9 @@ _MIN_ROOTS_OF_SHARED_CLASS = 2
 # The fewest particles of each class that has its own maps, which no other class helps
 # to estimate. It trades the noise of rare classes for time.
 _MIN_OF_SEPARATE_CLASS = 1_000
-# With many classes these minima would cost too much. They are lowered so that the
-# particles of all classes are at most twice this number, or twice those of the fit.
+# With many classes these minima would cost too much. They are lowered so that all
+# classes together need at most twice this number of particles, or twice the particles
+# of the fit if these are more.
 _ENOUGH_FOR_ALL_CLASSES = 10_000
 
 
@@ -36,7 +37,7 @@ def proportional_indices(y: EncodedY, m: int, seed: Seed, minimum: int = 0) -> T
     """The indices (M,) of the data whose conditions M particles take, in random order.
 
     Classes have the data's proportions: class c gets M·N_c/N particles, rounded by
-    largest remainders, and at least `minimum` if M allows it. `y` are the conditions
+    largest remainders, and at least `minimum` if M allows it. `y` has the conditions
     of the data.
     """
     n = len(y)
@@ -85,17 +86,18 @@ def balanced_indices(n: int, m: int, seed: Seed) -> Tensor:
 
 
 def y_with_added_particles(*, y_p: FlowY, y_q: FlowY, seed: Seed) -> FlowY:
-    """The y of the requested particles, and of those that a fit adds to too few.
+    """The y of the requested particles, followed by the y of particles that a fit adds.
 
-    Maps of few particles are too noisy for offline samples. So a fit has at least
-    `MIN_PARTICLES`, and at least 200 of every class in the data, or 2√M of M. Classes
-    with separate maps have at least 1,000.
+    Maps of few particles are too noisy for offline samples. So a fit of M particles has
+    at least `MIN_PARTICLES`, and at least max(200, 2√M) of every class in the data. If
+    classes have separate maps, every class has at least 1,000. With many classes, these
+    minima are lower.
 
     Parameters
     ----------
     y_p : the y of the requested particles
     y_q : the y of the data
-    seed : draws which data give their conditions
+    seed : draws the data whose conditions the added particles take
     """
     if isinstance(y_p, ClassIndices):
         assert isinstance(y_q, ClassIndices), "particles have the data's kind of y"
@@ -106,7 +108,7 @@ def y_with_added_particles(*, y_p: FlowY, y_q: FlowY, seed: Seed) -> FlowY:
 
 
 def _with_added_labels(y_p: ClassIndices, y_q: ClassIndices) -> ClassIndices:
-    """The labels `y_p`, and those of the particles that a fit to data `y_q` adds."""
+    """The labels `y_p`, followed by the labels of the particles that a fit adds."""
     are_separate = isinstance(y_q, SeparateClassIndices)
     n_particles = max(len(y_p), MIN_PARTICLES)
     sizes_q = y_q.sizes()
@@ -125,7 +127,7 @@ def _with_added_labels(y_p: ClassIndices, y_q: ClassIndices) -> ClassIndices:
 
 
 def _min_class_size(n_particles: int, n_classes: int, are_separate: bool) -> int:
-    """The fewest particles of a class in a fit of so many particles and classes.
+    """The fewest particles of a class, in a fit of `n_particles` and `n_classes`.
 
     `are_separate` says whether each class has its own maps.
     """

@@ -11,8 +11,8 @@ def squared_wasserstein(z_p: Tensor, z_q: Tensor) -> Tensor:
 
     W₂² = ∫₀¹ |F⁻¹(t) − G⁻¹(t)|² dt with the quantile functions F⁻¹ of z_p and G⁻¹ of
     z_q. It is exact for any m and n: the quantile functions are constant between the
-    probabilities i/m and j/n, so the integral is a sum over the pieces between all of
-    these.
+    probabilities i/m and j/n, so the integral is a sum over the intervals between
+    neighbors among all these probabilities.
     """
     m = z_p.shape[1]
     n = z_q.shape[1]

@@ -40,14 +40,14 @@ from sliceflow.validation import unmasked
 
 @dataclass(frozen=True, eq=False)
 class ClassEncoder:
-    """Class labels of any hashable kind, as one-hot vectors.
+    """Encodes class labels, of any hashable kind, as class indices.
 
     Labels of different types differ: 1, "1" and True are three classes. But 1.0 is 1.
     """
 
     kind: ClassVar[Literal["labels"]] = "labels"
-    classes: Annotated[NDArray[Any], Label]  # (C,)
-    encodes_clusters: bool = False  # whether they are clusters, found by the fit
+    classes: Annotated[NDArray[Any], Label]  # (C,), the label of each class
+    encodes_clusters: bool = False  # whether classes are clusters that a fit found
 
     def check_saved(self) -> None:
         """Raise a ValueError unless there are labels and all differ."""
@@ -136,7 +136,7 @@ class ClassEncoder:
 
 @dataclass(frozen=True, eq=False)
 class ContinuousEncoder:
-    """Continuous conditions, standardized column by column.
+    """Encodes continuous columns: standardizes each of them.
 
     A constant column is only centered.
     """
@@ -185,7 +185,7 @@ class ContinuousEncoder:
         return self.standardize(self.as_columns(y))
 
     def as_columns(self, y: Any) -> Floats:
-        """The user's y as (n, l) finite numbers; a `DataError` if it is none."""
+        """The user's y as (n, l) finite numbers; a `DataError` for any other y."""
         array = as_array(y)
         if array.ndim != 2 or array.shape[1] != self.n_columns:
             raise DataError(
@@ -196,20 +196,26 @@ class ContinuousEncoder:
         return as_finite(array)
 
     def standardize(self, columns: Floats) -> ContinuousY:
-        """Columns (n, l) in the user's units, encoded."""
+        """The encoded y of columns (n, l) in the user's units."""
         return ContinuousY(torch.from_numpy((columns - self.mean) / self.scale))
 
 
 @dataclass(frozen=True, eq=False)
 class MixedEncoder:
-    """Labels and continuous columns in one y: an (n, L) array or a DataFrame.
+    """Encodes labels and continuous columns in one y: an (n, L) array or a DataFrame.
 
-    `labeled` (L,) says which columns are labels: those that are not all numbers. The
-    labels of a row together, a tuple, are its class.
+    A column of labels is one whose values are not all numbers. All labels of a row
+    together, as a tuple, are the class of the row.
+
+    Attributes
+    ----------
+    label_encoder : encodes the tuples of labels
+    continuous_encoder : encodes the continuous columns
+    labeled : which columns (L,) are labels
     """
 
-    label_encoder: ClassEncoder  # of these tuples
-    continuous_encoder: ContinuousEncoder  # of the other columns
+    label_encoder: ClassEncoder
+    continuous_encoder: ContinuousEncoder
     labeled: tuple[bool, ...]
     kind: ClassVar[Literal["mixed"]] = "mixed"
     encodes_clusters: ClassVar[bool] = False
@@ -266,7 +272,7 @@ class MixedEncoder:
     def split(self, y: Any) -> tuple[ClassIndices, Floats]:
         """The classes of the user's y, and its continuous columns (n, l).
 
-        y is (n, L), one row of it, or a sequence of n tuples.
+        y is an (n, L) array, one row (L,), or a sequence of n tuples.
         """
         array = as_array(y)
         if array.ndim == 1 and len(array) and all(isinstance(r, tuple) for r in array):
@@ -301,8 +307,8 @@ def infer_encoder(
 ) -> ConditionEncoder:
     """The encoder for the user's y of n rows.
 
-    A y of one dimension is labels. Of two dimensions, a column of which all values are
-    numbers is continuous, and any other column is labels.
+    A y with one dimension is labels. In a y with two dimensions, a column is continuous
+    if all of its values are numbers, and labels otherwise.
     """
     if array.ndim not in (1, 2):
         raise DataError(
@@ -334,7 +340,7 @@ def require_encoder(encoder: ConditionEncoder | None) -> ConditionEncoder:
 def broadcast_condition(encoder: ConditionEncoder, y: Any, n: int) -> Any:
     """The user's y of n points: one condition is repeated n times, several stay.
 
-    An empty y of any kind is no conditions.
+    An empty y stands for no points, whatever its kind.
     """
     y = unmasked(y, "y")
     if isinstance(encoder, ClassEncoder):

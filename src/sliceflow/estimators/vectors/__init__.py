@@ -3,7 +3,7 @@
 To follow a fit, read these files in this order:
 
 1. `estimator.py` is `SlicedWassersteinFlow`, with the documentation of its parameters.
-   `parameters.py` checks them, and `paper.py` has those of `preset="paper"`.
+   `parameters.py` checks them, and `paper.py` has the values of `preset="paper"`.
 2. `fit.py`: `VectorFitPlanner` reads rows and plans their fit, and a `PlannedVectorFit`
    runs it.
 3. `plan.py` says what "auto" means for the rows. `costs.py` estimates the memory and

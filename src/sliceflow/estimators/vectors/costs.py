@@ -12,7 +12,8 @@ from sliceflow.engine.transports import HistogramTransport
 if TYPE_CHECKING:
     from sliceflow.estimators.vectors.plan import VectorPlan
 
-# Both counts, values, and smoothing.
+# Bytes that a step needs for each bin of its histograms: the counts of particles and of
+# data, the values of the map, and the work of computing them.
 BYTES_PER_BIN = 72
 # Nanoseconds for each projected value of a step, on one thread of a CPU or on one GPU:
 # rough, since they depend on the machine.
@@ -22,22 +23,23 @@ NANOSECONDS_PER_VALUE = {"cpu": 60.0, "cuda": 1.0}
 NANOSECONDS_PER_VALUE_OF_PAPER = {"cpu": 140.0, "cuda": 2.0}
 # In more columns, projecting costs more than sorting or counting.
 COLUMNS_OF_CHEAP_PROJECTION = 100
-# The time of a value that a finished map moves, as a share of that of a step, which
-# also sorts or counts it. Such values took 7 to 34 ns in 2 to 200 columns, on one
-# thread of an x86-64 CPU; .4 stands for 24 ns.
+# The time that a finished map takes to move a value, as a share of the time that a step
+# takes for it, which also sorts or counts the value. Finished maps took 7 to 34 ns in 2
+# to 200 columns, on one thread of an x86-64 CPU; .4 stands for 24 ns.
 COST_OF_REPLAYED_VALUE = 0.4
 
 
 def max_directions_of_fit(kind: FrameKind, d: int) -> int:
-    """The most directions of a step in d columns, by such a frame or along the axes."""
+    """The most directions of a step in d columns: of this kind of frame, or d axes."""
     return max(kind.max_directions(d), d)
 
 
 def fit_bytes(plan: VectorPlan, n: int, m: int) -> int:
     """Peak memory of a fit on a rank with n rows and m particles of the flow.
 
-    It holds points, the maps of the model, and the work of what needs most: drawing
-    smoothed data, a step, or where the particles start.
+    It holds the points, the maps of the model, and the memory for the largest of three
+    pieces of work: drawing smoothed data, one step, or placing the particles at the
+    start.
     """
     d = plan.n_columns
     itemsize = plan.torch_dtype.itemsize
@@ -54,10 +56,10 @@ def fit_bytes(plan: VectorPlan, n: int, m: int) -> int:
 
 
 def step_bytes(plan: VectorPlan, n_data: int, m: int, m_fresh: int) -> int:
-    """Memory that the largest step works with, of the flow or along the axes.
+    """Memory that the largest step works with, a step of the flow or an axis step.
 
-    It sorts projections, with their order, knots, values and thinning, or it counts
-    them in bins.
+    A step that sorts projections needs their order, and knots, values and thinning of
+    the maps. Any other step counts projections in bins.
     """
     d = plan.n_columns
     itemsize = plan.torch_dtype.itemsize
@@ -75,7 +77,7 @@ def step_bytes(plan: VectorPlan, n_data: int, m: int, m_fresh: int) -> int:
 
     axis_bytes = 0
     if m_fresh:
-        # One process sorts columns in the axis steps, but ranks count their parts.
+        # In axis steps one process sorts the columns, but several ranks count in bins.
         bytes_per_value = bytes_per_sorted if plan.n_ranks == 1 else bytes_per_counted
         axis_bytes = bytes_per_value * d * (n_data + m_fresh)
     drawn_bytes = 0
@@ -98,9 +100,10 @@ def model_bytes(plan: VectorPlan, m: int) -> int:
 
 
 def n_projected_values(plan: VectorPlan) -> int:
-    """The projected values of all steps, of all ranks, as if each were of the flow.
+    """The number of projected values of all steps of all ranks.
 
-    After the flow, fresh particles are moved by its maps, and the kept and the fresh
+    A value that costs less than a value in a step of the flow counts as a part of one.
+    After the flow, its maps move fresh particles. Then the kept particles and the fresh
     particles each have axis steps.
     """
     n_data = plan.n_rows * plan.draws_per_row

@@ -77,7 +77,7 @@ class VectorFitPlanner:
     def _with_all_conditions(
         self, rows: VectorRows, y: NDArray[Any] | None
     ) -> VectorRows:
-        """This rank's rows with the conditions of all ranks, and their place there."""
+        """This rank's rows, with their place among all rows and with all conditions."""
         n, d = rows.X.shape
         what = f"X of {rows.X.dtype} with {d} columns and {describe_y(y)}"
         shard = self.ranks.shard_by_counts(n, what)
@@ -139,10 +139,22 @@ def describe_y(y: NDArray[Any] | None) -> str:
 
 @dataclass(frozen=True, eq=False)
 class PlannedVectorFit:
-    """A planned fit of a flow. No particle has moved yet, and no data are loaded."""
+    """A planned fit of a flow. No particle has moved yet, and no data are loaded.
+
+    Attributes
+    ----------
+    plan : what the fit will do
+    rows : the user's rows, checked
+    seed : the seed of the fit
+    ranks : the ranks that run the fit
+    device : where the flow runs
+    allocation : the particles: how many move, with which y, and which the user gets
+    scaled_rows : the rows in the flow's units, and their neighbors
+    checkpoints : writes and resumes checkpoints; None without them
+    """
 
     plan: VectorPlan
-    rows: VectorRows  # the user's, checked
+    rows: VectorRows
     seed: Seed
     ranks: Communicator
     device: torch.device
@@ -170,7 +182,7 @@ class PlannedVectorFit:
     def tune(self, listeners: Sequence[FlowListener] = ()) -> PlannedVectorFit:
         """This fit with the bandwidth chosen, if it is "auto".
 
-        All other settings are those of the plan. Listeners get no events.
+        The plan has all other settings already. Listeners get no events.
         """
         if self.plan.bandwidth is not None:
             return self
@@ -222,12 +234,12 @@ class PlannedVectorFit:
     def training_spec(self, data: TrainingData) -> FlowSpec:
         """The flow as it is fitted: maps are shrunk, and solved for on all ranks.
 
-        Those of axis steps are not shrunk.
+        The maps of axis steps are not shrunk.
         """
         plan = self.plan
         spec = plan.flow_spec(self.seed, self.device)
         if plan.options.shrinkage:
-            # One for each class: the noise of its maps is proportional to it.
+            # One factor for each class, to which the noise of its maps is proportional.
             factors = compute_noise_factors(
                 plan.n_moved_particles,
                 data.n,
@@ -249,7 +261,7 @@ class PlannedVectorFit:
         Axis steps are fitted twice, each time from where the flow ended, because the
         flow places the particles that it was fitted to better than fresh ones. The kept
         particles get maps of their own, which no model stores. The maps of the model
-        are fitted to fresh particles, such as its samples are.
+        are fitted to fresh particles, because samples are fresh particles, too.
 
         Checkpoints do not see axis steps, which are few: a fit that is resumed after
         its flow does them again.
@@ -267,8 +279,8 @@ class PlannedVectorFit:
     ) -> int:
         """Make the columns of the kept particles exact, in place.
 
-        Steps and seconds of the flow are counted on. Returns the number of axis steps:
-        a listener may end them early.
+        Events continue the count of steps and seconds of the flow. Returns the number
+        of axis steps: a listener may end them early.
         """
         spec = self.training_spec(data)
         stages = [replace(stage, stores_maps=False) for stage in spec.stages]
@@ -313,8 +325,9 @@ class PlannedVectorFit:
     ) -> Batches:
         """Divide particles and data into batches for the steps of a stage.
 
-        A step takes at most `batch_size` of both; None is all. `y_p` is that of the
-        `n_particles` of all ranks.
+        A step takes at most `batch_size` particles and `batch_size` data; None takes
+        all. `n_particles` counts the particles of all ranks, and `y_p` has their
+        conditions.
         """
         if self.ranks.size > 1:
             if y_p is None or data.y is None:
@@ -345,7 +358,7 @@ class PlannedVectorFit:
         return FitResult(model, history.as_columns(), warning, ParticleResult(X, y))
 
     def _fitted_vectors(self, model_steps: Sequence[ModelStep]) -> FittedVectors:
-        """Make the fitted model of its steps."""
+        """The fitted model with these steps."""
         scalers_by_class = self.scaled_rows.scalers_by_class
         scaler = scalers_by_class[0]
         class_scalers: tuple[ColumnScaler, ...] = ()
@@ -367,7 +380,7 @@ class PlannedVectorFit:
     def _copy_warning(self, kept: Cloud) -> CopyWarning | None:
         """A warning if the kept particles copy rows, else None.
 
-        On several ranks, none has all rows: they are not compared.
+        With several ranks the result is None: no rank has all rows to compare.
         """
         if self.ranks.size > 1:
             return None

@@ -1,6 +1,6 @@
 """A fitted flow of vectors, and how to draw samples from it.
 
-`BaseFittedVectors` has what it shares with `local.FittedLocalVectors`.
+`BaseFittedVectors` has what `FittedVectors` and `local.FittedLocalVectors` share.
 """
 
 from __future__ import annotations
@@ -46,13 +46,23 @@ MANY_SAMPLES_OF_ONE_CONDITION = 50
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BaseFittedVectors(HasConditions):
-    """Base class of all fitted models of vectors, of a flow or of local conditions."""
+    """Base class of all fitted models of vectors, of a flow or of local conditions.
+
+    Attributes
+    ----------
+    plan : what the fit did
+    scaler : the units of the columns, from all rows
+    conditions : the conditions of the rows; None without y
+    names : the names of the columns if the user's X is a DataFrame; None otherwise
+    tensor_device : the kind of device if the user's X is a tensor; None otherwise
+    device : the device that draws samples
+    """
 
     plan: BaseVectorPlan
-    scaler: ColumnScaler  # of the columns of all rows
-    conditions: Conditions | None = None  # of the rows; None without y
-    names: tuple[Label, ...] | None = None  # of the columns, if X is a DataFrame
-    tensor_device: str | None = None  # of the user's tensor; None for other types
+    scaler: ColumnScaler
+    conditions: Conditions | None = None
+    names: tuple[Label, ...] | None = None
+    tensor_device: str | None = None
     device: torch.device = field(default=torch.device("cpu"), metadata={"saved": False})
 
     def check_saved(self) -> None:
@@ -70,8 +80,8 @@ class BaseFittedVectors(HasConditions):
     def sample_bytes(self, n: int = 1) -> int:
         """Memory to draw n samples.
 
-        These are the samples, twice, because passes are joined; their conditions; and
-        the work of one pass.
+        It holds the samples twice, because passes are joined; the conditions of the
+        samples; and the work of one pass.
         """
         d = self.plan.n_columns
         itemsize = self.plan.torch_dtype.itemsize
@@ -95,7 +105,8 @@ class BaseFittedVectors(HasConditions):
     def rows_in_users_units(self, x: Tensor, y: FlowY | None = None) -> Tensor:
         """Points (d, n) in the model's units -> rows (n, d) in the user's units.
 
-        `y` is what the flow saw: classes with maps of their own have such units, too.
+        `y` has the conditions of the points, as the flow saw them. Classes with maps of
+        their own have units of their own, too.
         """
         rows = inverse_transform_by_class(
             self.scalers_by_class, x.T, separate_classes_or_none(y)
@@ -110,18 +121,23 @@ class BaseFittedVectors(HasConditions):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FittedVectors(BaseFittedVectors):
-    """The fitted model of vectors whose particles flowed."""
+    """The fitted model of vectors whose particles flowed.
+
+    Attributes
+    ----------
+    seed : the seed of the fit, from which samples draw the frames of the flow again
+    class_scalers : the units of each class, if each class has its own maps; else ()
+    steps : the steps of the flow and the axis steps, with their maps
+    """
 
     plan: VectorPlan
-    seed: Seed  # of the fit: the frames of its flow are drawn again
-    class_scalers: tuple[
-        ColumnScaler, ...
-    ] = ()  # of each class, if classes have their own maps
-    steps: tuple[ModelStep, ...] = ()  # the maps
+    seed: Seed
+    class_scalers: tuple[ColumnScaler, ...] = ()
+    steps: tuple[ModelStep, ...] = ()
 
     @property
     def needs_rows(self) -> bool:
-        """The maps are all that samples need."""
+        """False: samples need only the maps."""
         return False
 
     # Checks of a file
@@ -160,7 +176,7 @@ class FittedVectors(BaseFittedVectors):
                     f"step {step.step_index} does not have directions in {d} columns"
                 )
         for scaler in self.scalers_by_class:
-            linear = ~scaler.heavy_tailed  # `inverse_transform` clamps the others
+            linear = ~scaler.heavy_tailed  # others are clamped by `inverse_transform`
             farthest = largest * float(scaler.scale[linear].max(initial=0.0))
             farthest += float(np.abs(scaler.shift[linear]).max(initial=0.0))
             if not farthest < torch.finfo(plan.torch_dtype).max:
@@ -176,7 +192,7 @@ class FittedVectors(BaseFittedVectors):
         return self.class_scalers or (self.scaler,)
 
     def sample_bytes(self, n: int = 1) -> int:
-        """Memory to draw n samples, with that of a frame."""
+        """Memory to draw n samples, including the memory of a frame."""
         plan = self.plan
         bytes_of_frame = 0
         for stage in plan.stages():

@@ -1,6 +1,7 @@
 """Fresh particles of a fit of vectors, which the flow has not been fitted to.
 
-Samples of the model are such particles, too: the model's axis steps are fitted to them.
+Samples of the model are fresh particles, too. So the model's axis steps are fitted to
+fresh particles, not to those that the flow has moved.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from sliceflow.estimators.vectors.plan import VectorPlan
 
 @dataclass(frozen=True, eq=False)
 class FreshParticles:
-    """New particles, where a flow begins.
+    """New particles, placed where a flow begins.
 
     Attributes
     ----------
-    cloud : those of this rank
-    particle_rng : their random numbers
-    n : how many there are on all ranks
-    y : of these, as the flow sees it; None if it ignores y
+    cloud : the fresh particles of this rank
+    particle_rng : the random numbers of this rank's fresh particles
+    n : the number of fresh particles of all ranks
+    y : the conditions of the fresh particles of all ranks; None if the flow ignores y
     """
 
     cloud: Cloud
@@ -46,7 +47,7 @@ class FreshParticles:
         ranks: Communicator,
         device: torch.device,
     ) -> FreshParticles:
-        """Draw the fresh particles of a fit with this plan, and this y of its rows."""
+        """Draw the fresh particles of a fit. `row_y` is the y of its rows."""
         seed = seed.child("fresh")
         n = plan.n_fresh_particles
         y = None
@@ -64,16 +65,19 @@ class FreshParticles:
 
 
 def _fresh_y(n: int, row_y: FlowY, seed: Seed) -> FlowY:
-    """Conditions of n fresh particles, in proportion, with enough of each class."""
+    """Conditions of n fresh particles in the rows' proportions, and of added ones.
+
+    Particles are added to classes that would have too few.
+    """
     indices = proportional_indices(row_y, n, seed.child("conditions"))
     y = row_y.take(indices)
     return y_with_added_particles(y_p=y, y_q=row_y, seed=seed)
 
 
 def sobol_normal(shard: Shard, d: int, seed: Seed) -> Tensor:
-    """These points of a Sobol sequence, mapped to N(0, I): (n, d).
+    """The points (n, d) of a shard of a scrambled Sobol sequence, mapped to N(0, I).
 
-    They are random for more columns than the sequence is known for.
+    If d is more than torch knows a Sobol sequence for, the points are random.
     """
     engine = torch.quasirandom.SobolEngine
     if d > engine.MAXDIM:

@@ -53,10 +53,16 @@ _CHOICE_BYTES = 1 << 27
 
 @dataclass(frozen=True, kw_only=True)
 class LocalVectorPlan(BaseVectorPlan):
-    """The plan of a fit with local conditions. It prints as a table."""
+    """The plan of a fit with local conditions. It prints as a table.
 
-    # The rows of a neighborhood, and which columns of y the distances between
-    # neighbors see. None until the fit has chosen them: a fitted model has both.
+    Attributes
+    ----------
+    n_local_neighbors : the number of rows in a neighborhood; None until the fit has
+        chosen it
+    distance_description : which columns of y the distances between neighbors see; None
+        until the fit has chosen them
+    """
+
     n_local_neighbors: Count | None = None
     distance_description: str | None = None
 
@@ -97,17 +103,22 @@ class LocalVectorPlan(BaseVectorPlan):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FittedLocalVectors(BaseFittedVectors):
-    """The fitted model of vectors with local conditions."""
+    """The fitted model of vectors with local conditions.
+
+    Attributes
+    ----------
+    settings : the settings of each of the `samplers`
+    samplers : one sampler of all rows, or one for each combination of labels in y. A
+        file does not have them: it has the rows once, and `with_rows` makes samplers
+    """
 
     plan: LocalVectorPlan
-    settings: tuple[LocalSettings, ...]  # of `samplers`
-    # One sampler of all rows, or one for each combination of labels in y. A file has
-    # the rows only once, and `with_rows` puts them here.
+    settings: tuple[LocalSettings, ...]
     samplers: tuple[LocalSampler, ...] = field(default=(), metadata={"saved": False})
 
     @property
     def needs_rows(self) -> bool:
-        """Samples need the rows."""
+        """True: samples are drawn from the rows."""
         return True
 
     def with_rows(self, rows: VectorRows | None) -> FittedLocalVectors:
@@ -161,7 +172,7 @@ def _iter_labels(
 
 
 def _parts(rows: VectorRows, scaler: ColumnScaler) -> list[tuple[Tensor, Tensor]]:
-    """x and the continuous y of all rows; with labels in y, of each combination."""
+    """x and continuous y: of all rows, or for each combination of labels in y."""
     assert isinstance(rows.encoded_y, LocalY), "local conditions have a continuous y"
     x = scaler.transform(rows.X).double()
     parts = _iter_labels(rows.encoded_y)
@@ -170,16 +181,26 @@ def _parts(rows: VectorRows, scaler: ColumnScaler) -> list[tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class PlannedLocalVectorFit:
-    """A planned fit of local conditions, which moves nothing: its model is the rows."""
+    """A planned fit of local conditions, which moves nothing: its model is the rows.
+
+    Attributes
+    ----------
+    plan : what the fit will do
+    rows : the user's rows, checked
+    seed : the seed of the fit
+    device : the device of the samples
+    ignored : the names of parameters that the user has set, and that only a flow reads
+    samplers : as in `FittedLocalVectors`; empty until the fit is tuned
+    ranks : always one process, which has all rows
+    """
 
     plan: LocalVectorPlan
     rows: VectorRows
     seed: Seed
     device: torch.device
-    # Parameters that the user has set, and that only a flow reads.
     ignored: tuple[str, ...] = ()
-    samplers: tuple[LocalSampler, ...] = ()  # of a tuned fit; see `FittedLocalVectors`
-    ranks: Communicator = ONE_PROCESS  # one process has all rows
+    samplers: tuple[LocalSampler, ...] = ()
+    ranks: Communicator = ONE_PROCESS
 
     @classmethod
     def for_rows(
@@ -217,17 +238,16 @@ class PlannedLocalVectorFit:
     def run(self, listeners: Sequence[FlowListener]) -> FitResult[FittedLocalVectors]:
         """Choose the settings of the samplers, and draw the particles.
 
-        Particles are samples at conditions of rows, each row's as often as any other's.
-        There are no steps, so listeners get no events.
+        Particles are samples at the conditions of rows, each of which is used equally
+        often. There are no steps, so listeners get no events.
         """
         return self.tune(listeners)._run_tuned()
 
     def tune(self, listeners: Sequence[FlowListener] = ()) -> PlannedLocalVectorFit:
-        """This fit with the samplers that are likeliest for rows left out.
+        """This fit with samplers under which held-out rows are likeliest.
 
-        Trials choose their settings, once. Nothing else is fitted: the rows are the
-        model.
-        Listeners get no events.
+        Trials choose the settings of the samplers, once. Nothing else is fitted: the
+        rows are the model. Listeners get no events.
         """
         if self.samplers:
             return self
@@ -242,7 +262,7 @@ class PlannedLocalVectorFit:
         return replace(self, plan=plan, samplers=samplers)
 
     def _run_tuned(self) -> FitResult[FittedLocalVectors]:
-        """Draw the particles, and give the model."""
+        """Draw the particles, and return them with the fitted model."""
         fitted = self._fitted_vectors()
         conditions = self.rows.conditions
         assert conditions is not None, "local conditions need y"

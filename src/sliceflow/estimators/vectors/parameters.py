@@ -16,7 +16,7 @@ ConditionMode = Literal["auto", "joint", "local"]
 # Names of kinds of frames; `FRAME_KINDS` has the kinds.
 FrameName = Literal["orthogonal", "random", "max-sliced", "axis"]
 
-# Rows that are spread this far, in standard deviations of those near them, are noise.
+# Rows spread this far, in standard deviations of the rows near them, are noise.
 MAX_SMOOTHING = 1e6
 
 FRAME_KINDS: dict[FrameName, Callable[[], FrameKind]] = {
@@ -41,9 +41,9 @@ class VectorOptions:
     n_knots : int, default 512
         Maximum number of knots of each map that the model stores for offline samples.
     smoothing : float or "auto", default "auto"
-        How far each row is spread along its nearest rows, in standard deviations of
-        these, so that small data are not copied. With "auto", draws are as far from the
-        rows as rows are from each other. 0 fits the rows themselves.
+        How far each row is spread along its nearest rows, in standard deviations of the
+        nearest rows, so that small data are not copied. With "auto", draws are as far
+        from the rows as rows are from each other. 0 fits the rows themselves.
     n_neighbors : int, default 20
         k, the number of nearest rows along which a row is spread, itself among them.
     shrinkage : float, default 0

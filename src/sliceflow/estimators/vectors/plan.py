@@ -1,7 +1,7 @@
 """The plan of a fit of vectors: all parameters, and what "auto" means for the rows.
 
-Only how far rows are spread is chosen later, by `PlannedVectorFit.tune`, with which a
-fit begins: that takes a search for neighbors.
+One choice is made later: how far rows are spread takes a search for neighbors. A fit
+begins with `PlannedVectorFit.tune`, which makes this choice.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ from sliceflow.estimators.vectors.parameters import (
 from sliceflow.saved_types import Between, Count
 
 ConditionKind = Literal["none", "labels", "continuous", "mixed"]
-# What a fit does with y: a flow shares its maps, separates them, or ignores y. Or
-# samples are drawn near the y that is asked for, and nothing flows.
+# What a fit does with y. A flow shares its maps among conditions, separates the maps of
+# classes, or ignores y. "local" draws samples near the y that is asked for: nothing
+# flows.
 UseOfY = MapSharing | Literal["local"]
 
 # Directions for each column with the preset "paper". The paper's 10,000 directions are
@@ -66,10 +67,11 @@ PAPER_DIRECTIONS_PER_COLUMN = 64
 # The most steps of a flow: a limit of files, which is days of work for a few rows.
 MAX_STEPS = 1 << 24
 
-# Fresh particles to which the model's axis steps are fitted: more only if the flow
-# moves more. With 65,536, 1 % quantiles have an error of a few per cent.
+# The most fresh particles to which the model's axis steps are fitted, unless the flow
+# moves more particles. With 65,536, 1 % quantiles have an error of a few per cent.
 MAX_FRESH_PARTICLES = 1 << 16
-# The most projections of fresh particles: with many directions there are fewer of them.
+# The most projections of fresh particles: with many directions there are fewer fresh
+# particles.
 MAX_FRESH_PROJECTIONS = 1 << 18
 # A user's kind of frame makes one for this many rows, which shows whether it sees y.
 # Even a kind that is fitted to the rows needs no more to make a frame.
@@ -99,14 +101,24 @@ NonNegative = Annotated[float, Between(0)]
 
 @dataclass(frozen=True, kw_only=True)
 class BaseVectorPlan(FitPlan):
-    """Base class of all plans of vectors, with a flow or with local conditions."""
+    """Base class of all plans of vectors, with a flow or with local conditions.
 
-    n_rows: Count  # of all ranks
+    Attributes
+    ----------
+    n_rows : the number of rows of all ranks
+    n_columns : d, the number of columns
+    dtype : the type of the numbers in X
+    n_particles : the number of particles that the user gets, as `particles_`
+    condition_kind : the kind of y
+    condition_dim : the number of classes, or of continuous columns of y; 0 without y
+    standardize : whether columns are scaled to mean 0 and standard deviation 1
+    """
+
+    n_rows: Count
     n_columns: Annotated[int, Between(1, 1 << 24)]
     dtype: Literal["float32", "float64"]
-    n_particles: Count  # particles that the user gets, as `particles_`
-    condition_kind: ConditionKind  # the kind of y
-    # The number of classes, or of continuous columns of y; 0 without y.
+    n_particles: Count
+    condition_kind: ConditionKind
     condition_dim: Count
     standardize: bool
 
@@ -133,25 +145,42 @@ class BaseVectorPlan(FitPlan):
 
 @dataclass(frozen=True, kw_only=True)
 class VectorPlan(BaseVectorPlan):
-    """The plan of a flow of vectors. It prints as a table."""
+    """The plan of a flow of vectors. It prints as a table.
 
-    # Particles that the flow moves: those that the user gets, and more for better maps.
+    Attributes
+    ----------
+    n_moved_particles : the number of particles that the flow moves: the particles that
+        the user gets, and more for better maps
+    n_fresh_particles : the number of new particles to which the model's axis steps are
+        fitted
+    amplifier : ξ; 0 without conditions
+    frame_kind : makes the frames of the flow
+    transport : fits the maps of the flow
+    n_steps : the number of steps of the flow, without axis steps
+    entropy : λ of the entropy-regularized flow
+    options : the options of the estimator
+    n_flow_knots : the number of knots that the model keeps of each map of the flow
+    bandwidth : how far rows are spread. None if "auto" will choose it when the fit
+        begins: the plan of a fitted model has the number
+    smoothing_reason : why "auto" chose this; empty if the user set the option
+    draws_per_row : the number of data for each row: draws along its neighbors, or the
+        row itself
+    batch_size : the most particles, and the most data, of a step of the flow. None
+        takes all of them, as several ranks always do, because their counts add up
+    """
+
     n_moved_particles: Count
-    n_fresh_particles: Count  # new particles to which the model's axis steps are fitted
-    amplifier: Annotated[float, Between(0, math.inf)]  # ξ; 0 without conditions
+    n_fresh_particles: Count
+    amplifier: Annotated[float, Between(0, math.inf)]
     frame_kind: StorableFrameKind
     transport: StorableTransport
     n_steps: Annotated[int, Between(0, MAX_STEPS)]
     entropy: NonNegative
     options: VectorOptions
-    n_flow_knots: Count  # knots kept of each map of the flow
-    # How far rows are spread. None if "auto" will choose that when the fit begins: the
-    # plan of a fitted model has the number.
+    n_flow_knots: Count
     bandwidth: NonNegative | None = 0.0
-    smoothing_reason: str = ""  # why "auto" is so; empty if the user set the option
-    draws_per_row: Count = 1  # data of each row: draws along its neighbors, or the row
-    # The most particles, and the most data, of a step of the flow. None is all of them:
-    # always so on several ranks, whose counts add up.
+    smoothing_reason: str = ""
+    draws_per_row: Count = 1
     batch_size: Count | None = None
 
     @property
@@ -318,7 +347,7 @@ class VectorPlan(BaseVectorPlan):
 
     @property
     def seconds(self) -> float:
-        """About the time of a fit: that of the projections of all ranks."""
+        """About the time of a fit: the time for the projections of all ranks."""
         nanoseconds = costs.NANOSECONDS_PER_VALUE
         if isinstance(self.transport, PaperTransport):
             nanoseconds = costs.NANOSECONDS_PER_VALUE_OF_PAPER
@@ -337,8 +366,8 @@ def plan_vectors(
 
     Parameters
     ----------
-    rows : see `VectorRows` for what is of this rank and what of all
-    parameters : those of the estimator
+    rows : this rank's rows, with the conditions of all rows
+    parameters : the parameters of the estimator
     allocation : how many particles the flow moves, and their y
     map_sharing : what the flow does with y
     device, n_ranks : where the fit runs
@@ -401,7 +430,7 @@ def choose_use_of_y(
 ) -> UseOfY:
     """What a fit does with the y of its rows, for the amplifier and `condition_mode`.
 
-    Raises an error if it cannot do what the user wants.
+    Raises an error if the fit cannot do what the user wants.
     """
     mode = parameters.condition_mode
     is_continuous = conditions is not None and not isinstance(
@@ -432,7 +461,7 @@ def _choose_use_of_continuous_y(
 ) -> UseOfY:
     """What a fit does with a y that has continuous columns, and perhaps labels.
 
-    `sharing` is what a flow would do with it, for its amplifier.
+    `sharing` is what a flow with the user's amplifier would do with this y.
     """
     mode = parameters.condition_mode
     if mode == "local" and n_ranks > 1:
@@ -457,10 +486,10 @@ def _choose_use_of_continuous_y(
 
 
 def max_points_per_map(allocation: ParticleAllocation, n_rows: int, n_data: int) -> int:
-    """The particles and the data to which a map is fitted.
+    """The largest number of particles and data together to which a map is fitted.
 
-    If classes have separate maps, these are the points of the largest class. `n_data`
-    are the draws of all `n_rows` rows, or the rows themselves.
+    If classes have separate maps, only the points of one class count for a map.
+    `n_data` is the number of draws of all `n_rows` rows, or of the rows themselves.
     """
     row_y = allocation.row_y
     moved_y = allocation.moved_y
@@ -475,10 +504,10 @@ def max_points_per_map(allocation: ParticleAllocation, n_rows: int, n_data: int)
 
 
 def choose_n_flow_knots(n_knots: int, moved_y: FlowY | None) -> int:
-    """Choose how many knots to keep of a map that all particles share, given their y.
+    """Choose how many knots to keep of a map that all particles share.
 
-    More than `n_knots` if a rare class, which shares the maps with others, would
-    otherwise get too few.
+    These are more than `n_knots` if a rare class would otherwise get too few knots of
+    the maps that it shares with other classes. `moved_y` is the y of the particles.
     """
     if not isinstance(moved_y, ClassIndices):
         return n_knots
@@ -493,7 +522,8 @@ def choose_frame_kind(
 ) -> FrameKind:
     """The kind of frame for d columns.
 
-    Raises a `ParameterError` if it must be fitted to the clouds and cannot be.
+    Raises a `ParameterError` if it must be fitted to all points, but several ranks have
+    them.
     """
     if isinstance(frame, str) and frame == "paper":
         return frames.Random(min(N_DIRECTIONS, PAPER_DIRECTIONS_PER_COLUMN * d))
@@ -533,12 +563,21 @@ def require_settings_for_y(
 
 
 class SmoothingChoice(NamedTuple):
-    """How far rows are spread, and how often each is drawn."""
+    """How far rows are spread, and how often each row is drawn.
 
-    bandwidth: float | None  # 0 fits the rows themselves; None if a trial chooses it
-    reason: str  # why "auto" says so; empty if the user chose
+    Attributes
+    ----------
+    bandwidth : how far rows are spread. 0 fits the rows themselves; None if a trial
+        will choose it
+    reason : why "auto" chose this; empty if the user set the option
+    draws_per_row : the number of draws of each row
+    n_data : about the number of data: each row is drawn a whole number of times
+    """
+
+    bandwidth: float | None
+    reason: str
     draws_per_row: int
-    n_data: int  # about: rows are drawn a whole number of times each
+    n_data: int
 
 
 def choose_smoothing(
@@ -563,7 +602,7 @@ def choose_smoothing(
 
 
 def _reason_against_smoothing(rows: VectorRows, y: FlowY | None) -> str:
-    """Why "auto" does not spread rows with this flow_y; empty if it does."""
+    """Why "auto" does not spread rows with the flow_y `y`; empty if it does."""
     n_rows = rows.n_all_rows
     max_rows = MAX_SMOOTHED_ROWS
     if rows.X.shape[1] > FEW_COLUMNS:
@@ -595,9 +634,9 @@ def _rows_differ(X: NDArray[Any], y: ClassIndices | None) -> bool:
 def choose_n_fresh_particles(
     n_moved_particles: int, frame_kind: FrameKind, d: int, n_axis_steps: int
 ) -> int:
-    """Fresh particles to which the model's axis steps in d columns are fitted."""
+    """The number of fresh particles to which the model's axis steps are fitted."""
     if n_axis_steps == 0:
         return 0
-    n_directions = max(frame_kind.max_directions(d), d)  # of the flow, and of the axes
+    n_directions = max(frame_kind.max_directions(d), d)  # of the flow, or of axis steps
     affordable = MAX_FRESH_PROJECTIONS // n_directions
     return max(n_moved_particles, min(MAX_FRESH_PARTICLES, affordable))

@@ -20,7 +20,7 @@ from sliceflow.neighbors.features import heavy_tail
 from sliceflow.saved_types import ArraySpec
 
 # Only columns with a value farther from their mean, in standard deviations, are tried
-# for heavy tails: others are near enough to a normal one.
+# for heavy tails: other columns are near enough to normal.
 _MIN_TAIL_DEVIATIONS = 10.0
 # sinh overflows float64 beyond about 710.
 _MAX_SINH = 700.0
@@ -30,10 +30,11 @@ _MAX_SINH = 700.0
 class ColumnScaler:
     """Scales columns to mean 0 and standard deviation 1: (g(x) − shift)/scale.
 
-    These are the flow's units. g compresses a heavy-tailed
-    column, or most of its values would lie in a few bins of a histogram:
-    g(x) = asinh((x − tail_center)/tail_scale), with the column's median and the median
-    distance from it. A `tail_scale` of 0 marks all other columns, where g(x) = x.
+    These are the flow's units. g compresses a heavy-tailed column, or most of its
+    values would lie in a few bins of a histogram: g(x) = asinh((x − tail_center)/
+    tail_scale), where `tail_center` is the column's median and `tail_scale` the median
+    of the distances from it that are not 0. A `tail_scale` of 0 marks all other
+    columns, where g(x) = x.
     """
 
     shift: Annotated[Floats, ArraySpec("d", "float64")]
@@ -59,9 +60,10 @@ class ColumnScaler:
         ranks: Communicator = ONE_PROCESS,
         n: int | None = None,
     ) -> ColumnScaler:
-        """The units of the rows X (n, d), or of all ranks, which have n rows in total.
+        """The units of the rows of all ranks, of which this rank has X (k, d).
 
-        If `standardize` is False, the transformation is the identity.
+        n is the number of rows of all ranks; None if X has all of them. If
+        `standardize` is False, the transformation is the identity.
         """
         d = X.shape[1]
         if not standardize:
@@ -115,8 +117,8 @@ def transform_by_class(
 ) -> Tensor:
     """Rows (n, d) in the flow's units, which may differ by class.
 
-    With several scalers, row i uses that of its class, ``y.values[i]``; with one, y is
-    ignored.
+    With several scalers, row i uses the scaler of its class, ``y.values[i]``. With one
+    scaler, y is ignored.
     """
     if len(scalers_by_class) == 1 or y is None:
         return scalers_by_class[0].transform(X)
@@ -145,7 +147,7 @@ def inverse_transform_by_class(
 def _compress_tails(
     X: NDArray[Any], tail_center: Floats, tail_scale: Floats
 ) -> NDArray[Any]:
-    """g(x) for rows (n, d), given the tails (d,) of their columns."""
+    """g(x) for rows (n, d), given `tail_center` and `tail_scale` (d,)."""
     heavy = tail_scale > 0
     if not heavy.any():
         return X
@@ -158,7 +160,7 @@ def _compress_tails(
 def _heavy_tails(
     X: NDArray[Any], summary: _Summary, ranks: Communicator
 ) -> tuple[Floats, Floats]:
-    """The `tail_center` and the `tail_scale` (d,) of the columns of X (n, d)."""
+    """The `tail_center` and `tail_scale` (d,) of the columns, over all ranks' rows."""
     d = X.shape[1]
     center = np.zeros(d)
     scale = np.zeros(d)
@@ -181,7 +183,7 @@ class _Summary:
 
     @classmethod
     def of_columns(cls, X: NDArray[Any], ranks: Communicator, n: int) -> _Summary:
-        """The summary of the rows X (n, d) of each rank; all have n rows in total."""
+        """The summary of the n rows of all ranks, of which this rank has X (k, d)."""
         lowest = X.min(axis=0)
         highest = X.max(axis=0)
         if ranks.size > 1:

@@ -1,8 +1,8 @@
 """Smoothing of vectors: a flow fits draws along the rows, not the rows themselves.
 
 `sliceflow.neighbors.smoothing` makes the draws and chooses how far they spread. This
-module decides what the axis steps see of them. A plan says whether rows are smoothed at
-all (`plan.choose_smoothing`), and `PlannedVectorFit.tune` chooses how far.
+module decides what the axis steps see of the draws. `plan.choose_smoothing` says
+whether rows are smoothed at all, and `PlannedVectorFit.tune` chooses how far.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sliceflow.neighbors.smoothing import ClassNeighbors
 # chance once in twenty: Kolmogorov's test.
 _KOLMOGOROV_5_PERCENT = 1.36
 
-# A value is an atom if so many rows share it: this share of them, and at least 5.
+# A value is an atom if enough rows have it: this share of all rows, and at least 5.
 _MIN_ATOM_SHARE = 0.02
 _MIN_ATOM_ROWS = 5
 
@@ -68,15 +68,16 @@ def correct_columns(
     """Draws (n, t, d) of rows x (n, d), whose columns are distributed like the rows'.
 
     Atoms stay exact, and no draw leaves the range of its column. Noise along neighbors
-    may still blur a column, above all if there are many, or stretch a heavy tail: the
-    values of such a column do not come from the draws, but are spread evenly.
+    may still blur a column, above all if there are many columns, or stretch a heavy
+    tail. The values of such a column do not come from the draws, but are the values of
+    the rows, spread evenly.
 
     Parameters
     ----------
     draws : t draws of each row
     x : the rows
-    atoms : which of their values are atoms, (n, d)
-    heavy_tailed : which columns have heavy tails, (d,)
+    atoms : which values (n, d) of the rows are atoms
+    heavy_tailed : which columns (d,) have heavy tails
     """
     draws = keep_atoms(draws, x, atoms)
     draws = keep_in_range(draws, x)
@@ -127,9 +128,9 @@ def keep_in_range(draws: Tensor, x: Tensor) -> Tensor:
 
 
 def rejected_by_ks_test(draws: Tensor, x: Tensor) -> Tensor:
-    """Columns (d,) that rows x (n, d) cannot have if they are distributed like draws.
+    """Which columns (d,) of rows x (n, d) are distributed unlike the draws.
 
-    That is Kolmogorov's test at 5 %, with the draws (n, t, d) as the distribution.
+    Kolmogorov's test rejects them at 5 %, with the draws (n, t, d) as the distribution.
 
     Examples
     --------
@@ -166,7 +167,7 @@ def spread_evenly(x: Tensor, stays: Tensor, draws_per_row: int) -> Tensor:
     values, order = x.sort(0)
     gap = values.diff(dim=0)
     no_gap = gap.new_zeros(1, x.shape[1])
-    # In the order of the rows: the gap to the next lower value, and to the next higher.
+    # In the order of the rows: the gaps to the next lower and to the next higher value.
     gap_below = torch.empty_like(x).scatter_(0, order, torch.cat((no_gap, gap)))
     gap_above = torch.empty_like(x).scatter_(0, order, torch.cat((gap, no_gap)))
     # From −½ to ½, in the middle of equal intervals, one for each draw.

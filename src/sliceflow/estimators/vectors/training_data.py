@@ -1,9 +1,9 @@
 """The data of a fit of vectors: its rows in the flow's units, or draws along them.
 
-`ScaledRows` are the rows, with their neighbors, along which `TrainingData` draws more.
-Both are made when they are needed. Draws are made only when a step needs data, and
-those for the axis steps when these begin. So memory holds the data of one stage at a
-time: of the flow, and then of the axis steps.
+`ScaledRows` has the rows and their neighbors, along which `TrainingData` makes draws.
+Neighbors are searched for when draws need them. The draws for the flow are made when
+its first step needs data, and the draws for the axis steps when these steps begin. So
+memory holds the data of one stage at a time.
 """
 
 from __future__ import annotations
@@ -34,13 +34,22 @@ from sliceflow.neighbors.smoothing import ClassNeighbors, find_class_neighbors
 
 @dataclass(frozen=True, eq=False)
 class ScaledRows:
-    """The rows of a fit in the units in which particles move, and their neighbors."""
+    """The rows of a fit in the units in which particles move, and their neighbors.
 
-    user_rows: VectorRows  # in the user's units
-    row_y: FlowY | None  # of the rows of all ranks; None if the flow ignores it
+    Attributes
+    ----------
+    user_rows : the rows in the user's units
+    row_y : the conditions of the rows of all ranks; None if the flow ignores y
+    ranks : the ranks that run the fit
+    standardize : whether columns are scaled to mean 0 and standard deviation 1
+    n_neighbors : k, the number of nearest rows of a row, itself among them
+    """
+
+    user_rows: VectorRows
+    row_y: FlowY | None
     ranks: Communicator
     standardize: bool
-    n_neighbors: int  # k, those of a row, itself among them
+    n_neighbors: int
 
     @cached_property
     def scalers_by_class(self) -> tuple[ColumnScaler, ...]:
@@ -83,15 +92,16 @@ class ScaledRows:
 
 @dataclass(frozen=True, eq=False)
 class TrainingData:
-    """The data onto which the particles of a fit move: its rows, or draws of them.
+    """The data onto which the particles of a fit move: its rows, or draws along them.
 
     Attributes
     ----------
     scaled_rows : the rows in the flow's units
     bandwidth : how far draws are spread around their rows; 0 does not spread them
-    draws_per_row : how often each row is drawn; 1 without spread is the rows themselves
+    draws_per_row : the number of draws of each row. If it is 1 and `bandwidth` is 0,
+        the data are the rows themselves
     own_slice : which of the data of all ranks this rank has
-    seed : of the draws
+    seed : the seed of the draws
     device : where the flow runs
     """
 
@@ -104,7 +114,7 @@ class TrainingData:
 
     @cached_property
     def y(self) -> FlowY | None:
-        """The y of the data of all ranks: that of each row, once for each draw."""
+        """The y of the data of all ranks: the y of each row, once for each draw."""
         row_y = self.scaled_rows.row_y
         if row_y is None:
             return None
@@ -139,7 +149,7 @@ class TrainingData:
 
     @cached_property
     def _smoother(self) -> Smoother | None:
-        """What draws around the rows of all ranks; None to fit the rows themselves."""
+        """It draws along the rows of all ranks; None if the data are the rows."""
         if self.bandwidth == 0 and self.draws_per_row == 1:
             return None
         return Smoother(
