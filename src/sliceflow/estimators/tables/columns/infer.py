@@ -39,7 +39,7 @@ from sliceflow.estimators.tables.identifiers.judgment import (
     judge_identifier,
 )
 from sliceflow.estimators.tables.rows.encoded_columns import EncodedColumn
-from sliceflow.estimators.tables.rows.stored_levels import ColumnName
+from sliceflow.estimators.tables.rows.stored_levels import ColumnName, to_python_type
 from sliceflow.number_formats import NumberFormat, infer_number_format
 
 # At most this many cells are looked at to see how a column is written; more would only
@@ -184,7 +184,7 @@ def _infer_quantitative(
 ) -> Column | None:
     """A column of numbers or times, which may be written as text; None for words."""
     value_type = encoded.value_type
-    last = encoded.levels.iloc[used_codes[-1]]
+    last = to_python_type(encoded.levels.iloc[used_codes[-1]])
     may_be_text = value_type == "str"
     if value_type in ("int", "float"):
         low, high = _COMPACT_DATE_RANGE

@@ -177,7 +177,10 @@ def encode_column(column: pd.Series, name: Label) -> EncodedColumn:
         if kind == "category":
             return _encode_categories(column, name)
         codes, distinct = pd.factorize(column, sort=True)
-        return _encode_levels(name, codes.astype(np.int64), pd.Series(distinct))
+        levels = pd.Series(distinct)
+        if column.dtype == np.float16:  # `factorize` makes float32 of it
+            levels = levels.astype(np.float16)
+        return _encode_levels(name, codes.astype(np.int64), levels)
     except PANDAS_ERRORS as error:
         hint = "convert it by .astype(str), for example, or drop it"
         if str(column.dtype).startswith("period"):
