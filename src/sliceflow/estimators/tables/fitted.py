@@ -11,14 +11,14 @@ import numpy as np
 
 from sliceflow.arrays import Floats
 from sliceflow.engine.random import Seed
-from sliceflow.errors import warn_user
+from sliceflow.errors import DataError, warn_user
 from sliceflow.estimators.tables.columns.level_positions import LevelPositions
 from sliceflow.estimators.tables.draws.chain import ChainStep, draw_rows, fit_chain
 from sliceflow.estimators.tables.draws.trees import TreeSettings
 from sliceflow.estimators.tables.given.given_rows import GivenRows, rows_with_given
 from sliceflow.estimators.tables.plan import TablePlan
 from sliceflow.estimators.tables.rows.stored_levels import ColumnName
-from sliceflow.estimators.tables.rows.table_rows import read_dataframe
+from sliceflow.estimators.tables.rows.table_rows import format_names, read_dataframe
 from sliceflow.estimators.tables.table import Table
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ class FittedTable:
         for round_index in range(MAX_FILTER_ROUNDS):
             n_draws = math.ceil((n - len(found)) / share)
             drawn = self._draw(n_draws, seed.child("plain", round_index), allow_missing)
-            matching = drawn[given_rows.matches(drawn)]
+            matching = drawn[given_rows.has_given(drawn)]
             found = LevelPositions(np.concatenate((found, matching)))[:n]
             if len(found) == n:
                 break
@@ -185,14 +185,19 @@ class FittedTable:
             settings=self.plan.tree_settings_for(allow_missing),
             strategies=self.plan.chosen_strategies,
         )
-        return draw_rows(
-            given_rows.table,
-            list(chain),
-            n,
-            seed=seed,
-            fixed_positions=given_rows.fixed_positions,
-            allow_missing=allow_missing,
-        )
+        try:
+            return draw_rows(
+                given_rows.table,
+                list(chain),
+                n,
+                seed=seed,
+                fixed_positions=given_rows.fixed_positions,
+                allow_missing=allow_missing,
+            )
+        except DataError as error:
+            if not given_rows.computed_names:
+                raise
+            raise _rarely_met_error(given_rows.computed_names) from error
 
     def features(self, X: object) -> Floats:
         """The features (a, n) of the n rows of a DataFrame."""
@@ -203,3 +208,17 @@ class FittedTable:
         if not axes:
             axes.append(np.zeros((1, len(level_positions))))
         return np.vstack(axes)
+
+
+def _rarely_met_error(computed_names: Sequence[ColumnName]) -> DataError:
+    """The error for given ranges and lists of computed columns that no draw met."""
+    names = format_names([repr(name) for name in computed_names])
+    fact = (
+        f"a range or list of {names} is given, which a rule computes from other "
+        "columns, and draws of these rarely meet it"
+    )
+    hint = (
+        "give one value at a time or a wider range, or give the columns from which it "
+        "follows"
+    )
+    return DataError(fact, hint)

@@ -244,7 +244,7 @@ class Table:
             if column.n_levels and not column.is_modeled
         ]
 
-    def rows_not_computed(self, c: int, indices_before: Iterable[int]) -> Mask:
+    def is_not_computed(self, c: int, indices_before: Iterable[int]) -> Mask:
         """Which rows (n,) have a cell of column c that no exact rule computes.
 
         Rules compute it from columns drawn before it, and constants.
@@ -275,7 +275,7 @@ class Table:
             return set()
         return unique
 
-    def copies_unique_row(self, level_positions: LevelPositions) -> Mask:
+    def is_copy_of_unique_row(self, level_positions: LevelPositions) -> Mask:
         """Which rows of positions (m, d) copy a row that occurs once."""
         return np.array(
             [row.tobytes() in self.unique_rows for row in level_positions], dtype=bool

@@ -58,7 +58,7 @@ class PartlyDrawnRows:
             allowed = ~is_missing(positions)
         if self._rule_set is None:
             return allowed
-        return allowed & self._rule_set.can_still_keep(
+        return allowed & self._rule_set.allows(
             self._rule_positions, c, row_indices, positions
         )
 

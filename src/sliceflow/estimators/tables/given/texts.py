@@ -8,7 +8,7 @@ import numpy as np
 
 from sliceflow.estimators.tables.columns.column import Column
 from sliceflow.estimators.tables.columns.formats import DateFormat
-from sliceflow.estimators.tables.given.given_rows import ValueRange, find_value
+from sliceflow.estimators.tables.given.read_given import ValueRange, find_value
 from sliceflow.number_formats import PLAIN_NUMBER, NumberFormat
 
 # A bound such as ">= 100": its relation, and the value after it.

@@ -57,7 +57,7 @@ def plain_draws_are_better(
     table, settings, strategies : of all rows
     given_rows : what is given
     """
-    n_matches = int(given_rows.matches(table.level_positions).sum())
+    n_matches = int(given_rows.has_given(table.level_positions).sum())
     if n_matches < MIN_ROWS_TO_COMPARE:
         return True
     # The chains of half of the rows have half as many near ones.
@@ -81,16 +81,16 @@ def plain_draws_are_better(
             drawn_indices=drawn_indices,
             fixed_positions=fixed_positions,
         )
-        return draws[given_rows.matches(draws)]
+        return draws[given_rows.has_given(draws)]
 
     share = n_matches / len(table.level_positions)
     seed = CHOICE_SEED.child("given")
     gains = []
     for train, held_out in iter_splits(table.level_positions, seed, n_matches):
-        rows = held_out[given_rows.matches(held_out)]
+        rows = held_out[given_rows.has_given(held_out)]
         n_plain = math.ceil(len(rows) / share)  # about as many have what is given
         plain = draw_matching(train, n_plain, {})
-        matching_train = train[given_rows.matches(train)]
+        matching_train = train[given_rows.has_given(train)]
         refitted = draw_matching(matching_train, len(rows), given_rows.fixed_positions)
         # Fewer could not be split into the folds of a detector.
         if min(len(rows), len(plain), len(refitted)) >= N_FOLDS:

@@ -134,7 +134,7 @@ def _may_have_regression(table: Table, k: int) -> bool:
     before = table.drawing_order[:k]
     if not _may_be_predicted(table.column_data(c, before)):
         return False
-    if table.rows_not_computed(c, before).sum() < MIN_ROWS_BESIDE_RULES:
+    if table.is_not_computed(c, before).sum() < MIN_ROWS_BESIDE_RULES:
         return False
     return _largest_share(table.level_positions[:, c]) <= MAX_SHARE_OF_ONE_VALUE
 
