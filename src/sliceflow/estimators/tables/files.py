@@ -181,12 +181,12 @@ def _are_unknown_values(texts: pd.Series) -> pd.Series:
 
     is_unknown = texts.str.lower().isin(UNKNOWN_WORDS)
     others = texts[~is_unknown].dropna()
-    if is_unknown.any() and len(others) and _are_numbers_or_dates(others):
+    if is_unknown.any() and len(others) and _has_only_numbers_or_dates(others):
         return is_unknown
     return pd.Series(False, index=texts.index)
 
 
-def _are_numbers_or_dates(texts: pd.Series) -> bool:
+def _has_only_numbers_or_dates(texts: pd.Series) -> bool:
     """Whether nearly all texts are numbers, or all are dates, in one way of writing."""
     if infer_number_format(texts.to_numpy(dtype=object)) is not None:
         return True

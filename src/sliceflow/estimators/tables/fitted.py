@@ -24,6 +24,8 @@ from sliceflow.estimators.tables.table import Table
 if TYPE_CHECKING:
     import pandas as pd
 
+    from sliceflow.estimators.tables.trials.choose_given_draws import DrawKind
+
 # What is given is looked for in plain draws if at least this share of the rows has it,
 # so at most about twenty rows are drawn for one. With a smaller share, samples would
 # take long.
@@ -93,7 +95,7 @@ class FittedTable:
         """A DataFrame of n new rows that have what is given, by column.
 
         They are plain draws that have it, or they are drawn by a chain of the other
-        columns that is fitted to the rows that have it (`plain_draws_are_better`). A
+        columns that is fitted to the rows that have it (`choose_draws_by_trial`). A
         warning says why the rows may be poor, such as that few rows have it.
         """
         given_rows = rows_with_given(self.table, given)
@@ -101,7 +103,7 @@ class FittedTable:
             warn_user(f"given={dict(given)}: {'; '.join(given_rows.notes)}")
         draws = list[LevelPositions]()
         n_left = n
-        if self._prefers_plain_draws(given_rows, allow_missing):
+        if self._choose_draws(given_rows, allow_missing) == "plain":
             plain = self._filter_draws(n, seed, given_rows, allow_missing)
             draws.append(plain)
             n_left = n - len(plain)
@@ -136,22 +138,22 @@ class FittedTable:
             self.fitted_chains[settings] = tuple(steps)
         return self.fitted_chains[settings]
 
-    def _prefers_plain_draws(self, given_rows: GivenRows, allow_missing: bool) -> bool:
-        """Whether samples are plain draws that have what is given.
+    def _choose_draws(self, given_rows: GivenRows, allow_missing: bool) -> DrawKind:
+        """Choose between plain draws that have what is given, and refitted draws.
 
-        There are three reasons to draw by a chain of the rows that have it instead:
-        plain draws would take long, they would be worse, or rows had to be moved to
-        given numbers.
+        Refitted draws come from a chain of the rows that have what is given. There are
+        three reasons for them: plain draws would take long, plain draws would be worse,
+        or rows had to be moved to given numbers.
         """
         share = given_rows.share_of(self.table)
         if given_rows.is_moved or share < MIN_SHARE_TO_FILTER:
-            return False
+            return "refitted"
         # It imports torch, which takes seconds, and plain draws need none of it.
         from sliceflow.estimators.tables.trials.choose_given_draws import (
-            plain_draws_are_better,
+            choose_draws_by_trial,
         )
 
-        return plain_draws_are_better(
+        return choose_draws_by_trial(
             self.table,
             given_rows,
             self.plan.tree_settings_for(allow_missing),

@@ -71,7 +71,7 @@ class FoundRule:
         return f"{self.text} ({100 * self.share:.4g} % of rows)"
 
 
-def _follows_from_others(rule: Rule, determinants: Mapping[int, set[int]]) -> bool:
+def _is_implied_by_others(rule: Rule, determinants: Mapping[int, set[int]]) -> bool:
     """Whether a column follows from a determinant by way of another column.
 
     `determinants` has the determinants of each dependent. For example, the country
@@ -150,17 +150,17 @@ class Table:
     def with_rules(self, more: Sequence[Rule]) -> Table:
         """The table with more rules.
 
-        Some rules only know the levels of columns (`needs_known_levels`). In these
+        Some rules only know the levels of columns (`allows_only_levels`). In these
         columns, no other values are drawn.
         """
         newly_restricted = set[int]()
         for rule in more:
-            if rule.needs_known_levels:
+            if rule.allows_only_levels:
                 newly_restricted.update(rule.column_indices)
         columns = []
         for c, column in enumerate(self.columns):
-            only_known_levels = column.only_known_levels or c in newly_restricted
-            columns.append(replace(column, only_known_levels=only_known_levels))
+            allows_only_levels = column.allows_only_levels or c in newly_restricted
+            columns.append(replace(column, allows_only_levels=allows_only_levels))
         rule_set = RuleSet((*self.rule_set.rules, *more), columns, self.level_positions)
         return replace(self, columns=tuple(columns), rule_set=rule_set)
 
@@ -195,7 +195,7 @@ class Table:
                 determinants.setdefault(dependent, set()).add(determinant)
         found = []
         for rule in self.all_rules:
-            if rule.is_discovered and not _follows_from_others(rule, determinants):
+            if rule.is_discovered and not _is_implied_by_others(rule, determinants):
                 names = tuple(self.names[c] for c in rule.column_indices)
                 found.append(FoundRule(rule.text, rule.share, names))
         return found

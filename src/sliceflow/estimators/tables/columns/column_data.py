@@ -80,7 +80,7 @@ def _groups(positions: LevelPositions) -> Ints:
     """Groups (n,) of cells that are alike, numbered from 0.
 
     Each level is a group, and so are missing cells. With many levels, these are joined
-    to groups of neighbors with about equally many rows.
+    to groups of adjacent levels with about equally many rows.
     """
     levels, group = np.unique(positions, return_inverse=True)
     if len(levels) <= MAX_GROUPS:

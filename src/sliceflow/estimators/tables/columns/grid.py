@@ -57,7 +57,7 @@ class Grid:
     # Python's own if they are large, or floats if there is no unit.
     exact_values: ExactValues
     unit: Fraction | None = None  # in ones or seconds; None for floats and categories
-    spacing: int = 1  # how many units are between neighbors on the grid
+    spacing: int = 1  # how many units are between adjacent grid values
 
     @property
     def origin(self) -> int:

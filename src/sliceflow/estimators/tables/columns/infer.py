@@ -35,7 +35,7 @@ from sliceflow.estimators.tables.identifiers.judgment import (
     MIN_ROWS_TO_JUDGE,
     NEARLY_UNIQUE,
     IdentifierJudgment,
-    do_values_repeat,
+    has_repeated_values,
     judge_identifier,
 )
 from sliceflow.estimators.tables.rows.encoded_columns import EncodedColumn
@@ -120,7 +120,7 @@ def _judge_identifier(
     The kind that a user wants decides, if there is one.
     """
     if wanted_kind == "identifier":
-        return IdentifierJudgment("as asked", do_values_repeat(encoded))
+        return IdentifierJudgment("as asked", has_repeated_values(encoded))
     if wanted_kind:
         return IdentifierJudgment("")
     return judge_identifier(encoded, distinct_row_indices)
@@ -147,7 +147,7 @@ def _is_constant(encoded: EncodedColumn, used_codes: Ints) -> bool:
     """Whether all cells are alike. A value and a missing cell differ."""
     if len(used_codes) == 0:
         return True
-    return len(used_codes) == 1 and not encoded.missing.any()
+    return len(used_codes) == 1 and not encoded.is_missing.any()
 
 
 def _constant_column(encoded: EncodedColumn, used_codes: Ints) -> Column:
@@ -234,7 +234,7 @@ def _quantitative_column(
         text_format=text_format,
     )
     if quantity == "time" and _is_on_calendar(column):
-        column = replace(column, only_known_levels=True)
+        column = replace(column, allows_only_levels=True)
     return column
 
 
@@ -382,7 +382,7 @@ def _check_not_free_text(
             "convert it",
             column=encoded.name,
         )
-    n = int((~encoded.missing).sum())
+    n = int((~encoded.is_missing).sum())
     if n < MIN_ROWS_TO_JUDGE or 2 * len(texts) <= n:
         return
     mean_length = sum(len(text) for text in texts) / len(texts)

@@ -86,8 +86,8 @@ def encode_cells(
     if column.kind == "identifier" or not (
         column.is_category or column.is_quantitative
     ):
-        return LevelPositions(np.where(cells.missing, MISSING, 0.0))
-    to_read = ~cells.missing
+        return LevelPositions(np.where(cells.is_missing, MISSING, 0.0))
+    to_read = ~cells.is_missing
     if new_as_missing and column.is_category:
         to_read &= ~_has_new_level(column, cells)
     positions = LevelPositions(np.full(len(cells.codes), MISSING))

@@ -91,8 +91,8 @@ from sliceflow.estimators.tables.columns.level_positions import (
     is_impossible,
 )
 from sliceflow.estimators.tables.draws.column_model import ColumnModel, fit_column_model
-from sliceflow.estimators.tables.draws.nearest_rows_model import NearestRowsModel
 from sliceflow.estimators.tables.draws.neighbor_columns import columns_for_neighbors
+from sliceflow.estimators.tables.draws.neighbors_model import NeighborsModel
 from sliceflow.estimators.tables.draws.partly_drawn_rows import PartlyDrawnRows
 from sliceflow.estimators.tables.draws.strategies import Strategy
 from sliceflow.estimators.tables.draws.trees import TreeSettings
@@ -151,7 +151,7 @@ def fit_chain(
 ) -> Iterator[ChainStep]:
     """Fit a chain to rows with positions (n, d), one step after the other.
 
-    Nearest rows come first, if they draw columns of this table, and then there is a
+    Neighbors come first, if they draw columns of this table, and then there is a
     step for each other column. The columns of `fixed_indices` are not drawn, and not
     seen. `strategies` has one entry for each column of `table.drawing_order`, also for
     the fixed ones.
@@ -161,7 +161,7 @@ def fit_chain(
     if settings.n_neighbors:
         indices_before = columns_for_neighbors(table, strategies, fixed_indices)
     if indices_before:
-        yield NearestRowsModel.from_data(
+        yield NeighborsModel.from_data(
             table.columns, level_positions, indices_before, settings.n_neighbors
         )
 

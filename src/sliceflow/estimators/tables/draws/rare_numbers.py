@@ -88,7 +88,7 @@ def move(
     They are in the range of the leaf, unless that is one level.
     """
     level = positions.astype(np.int64)
-    if not column.new_value_policy.may_fill_gaps:
+    if not column.new_value_policy.allows_values_in_gaps:
         return _next_frequent_level(column, level, rng)
     reachable = _reachable_levels(column).select(level)
     moved = _move_places(column, level, reachable.within(leaf_range), rng)

@@ -83,7 +83,7 @@ class NodeSampler:
                 clip=clip_predictions,
             )
             return DrawnCells(positions, is_from_row=np.full(len(node), False))
-        if not self.column.new_value_policy.interpolable_levels.any():
+        if not self.column.new_value_policy.is_interpolable_level.any():
             positions = LevelPositions(drawn.values)
             return DrawnCells(positions, is_from_row=np.full(len(node), True))
         positions = self._interpolate(drawn, is_leaf)
@@ -201,19 +201,21 @@ class TreeDraws:
         cells = cells.select(is_proposal)
         drawn = drawn.select(is_proposal)
 
-        allowed = self._take_allowed(cells.row_indices, drawn.positions)
+        is_allowed = self._take_allowed(cells.row_indices, drawn.positions)
         is_rare = rare_numbers.is_rare(self._sampler.column, drawn.positions)
-        self._move_rare_numbers(cells.select(allowed & is_rare & drawn.is_from_row))
-        return cells.select(~allowed)
+        self._move_rare_numbers(cells.select(is_allowed & is_rare & drawn.is_from_row))
+        return cells.select(~is_allowed)
 
     def _take_allowed(self, row_indices: Ints, proposed: LevelPositions) -> Mask:
         """Take proposed positions (k,) as the cells of rows (k,) that allow them.
 
         Returns which of the rows do.
         """
-        allowed = self._partly_drawn.allows(self._column_index, row_indices, proposed)
-        self._positions[row_indices[allowed]] = proposed[allowed]
-        return allowed
+        is_allowed = self._partly_drawn.allows(
+            self._column_index, row_indices, proposed
+        )
+        self._positions[row_indices[is_allowed]] = proposed[is_allowed]
+        return is_allowed
 
     def _move_rare_numbers(self, cells: _CellsInNodes) -> None:
         """Move the rare numbers of cells. One stays if no move is allowed."""
@@ -224,8 +226,8 @@ class TreeDraws:
             leaf_range = self._sampler.level_range(cells.node)
             rare = self._positions[cells.row_indices]
             moved = rare_numbers.move(column, rare, leaf_range, self._rng)
-            allowed = self._take_allowed(cells.row_indices, moved)
-            cells = cells.select(~allowed)
+            is_allowed = self._take_allowed(cells.row_indices, moved)
+            cells = cells.select(~is_allowed)
 
     def _climb(self, cells: _CellsInNodes) -> _CellsInNodes:
         """The same cells, each to be drawn from the parent of its node."""

@@ -2,7 +2,8 @@
 
 1. `read_given.py` reads what is given of each column: a value, a list or a range.
 2. `given_rows.py` finds the rows of the table that have what is given.
-3. `moved_rows.py`: if few rows have a given number, near rows are moved to it.
+3. `moved_rows.py`: if few rows have a given number, the rows nearest to the number are
+   moved to it.
 4. `texts.py` reads what users type on the command line and on the page.
 
 A column may be computed by a rule, as net is in net = price · quantity. What is given

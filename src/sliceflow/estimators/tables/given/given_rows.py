@@ -2,8 +2,8 @@
 
 Samples are plain draws that have what is given (`GivenRows.has_given`), or draws of
 another chain: a chain of the other columns, fitted to the rows that have what is given.
-`FittedTable` chooses. If few rows have a given number, the nearest rows are moved to it
-(`moved_rows`).
+`FittedTable` chooses. If few rows have a given number, the rows nearest to the number
+are moved to it (`moved_rows`).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from sliceflow.estimators.tables.table import Table
 if TYPE_CHECKING:
     import pandas as pd
 
-# If fewer rows than this have a given number, the nearest rows are taken, too. With
-# fewer rows, samples would repeat their values.
+# If fewer rows than this have a given number, the rows nearest to the number are taken,
+# too. With fewer rows, samples would repeat their values.
 MIN_ROWS_WITH_VALUE = 20
 
 # An answer with fewer rows behind it gets a warning, because samples are close to these

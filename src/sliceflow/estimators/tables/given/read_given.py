@@ -310,7 +310,7 @@ def find_value(column: Column, value: object) -> FoundValue:
         found = column.levels.iloc[[int(position)]].reset_index(drop=True)
     else:
         found = located.unseen_values
-    if column.only_known_levels:
+    if column.allows_only_levels:
         position = float(np.rint(position))
     return FoundValue(position, float(located.grid_values[0]), found)
 
@@ -338,7 +338,7 @@ def _checked_cell(column: Column, value: object) -> pd.Series:
         raise DataError(fact, hint, column=column.name)
     cell = pd.Series([value], dtype=object)
     if cell.isna().all():
-        if not column.encoded.missing.any():
+        if not column.encoded.is_missing.any():
             fact = "it is given as missing, but no cell of this column is"
             raise DataError(fact, column=column.name)
         return cell

@@ -118,7 +118,7 @@ def _reason_of_unique(column: EncodedColumn, texts: list[str]) -> str:
     if _IDENTIFIER_COLUMN.search(str(column.name)):
         return "is nearly unique and named like an identifier"
     # Nearly all integers of a measurement differ, too, so this is only for texts.
-    if column.value_type == "str" and _have_forms_of_identifiers(texts):
+    if column.value_type == "str" and _has_forms_of_identifiers(texts):
         return NEARLY_UNIQUE
     return ""
 
@@ -131,13 +131,13 @@ def _reason_of_repeating(column: EncodedColumn, most_differ: bool) -> str:
     return ""
 
 
-def do_values_repeat(column: EncodedColumn) -> bool:
+def has_repeated_values(column: EncodedColumn) -> bool:
     """Whether a column has clearly fewer different values than cells."""
     codes = column.observed_codes
     return len(np.unique(codes)) < _MIN_DISTINCT_SHARE * len(codes)
 
 
-def _have_forms_of_identifiers(texts: list[str]) -> bool:
+def _has_forms_of_identifiers(texts: list[str]) -> bool:
     """Whether texts are short, and have few words, or only a few forms in all."""
     mean_length = sum(len(text) for text in texts) / len(texts)
     if mean_length > LONG_TEXT_LENGTH:

@@ -117,7 +117,7 @@ class _Words:
             form.append(characters)
         return form
 
-    def repeats_known(self, text: str) -> bool:
+    def has_known_word(self, text: str) -> bool:
         """Whether a new text has a known word that belongs to a person."""
         for word in self._word.findall(text.lower()):
             min_length = _MIN_LETTERS_OF_NEW_WORD
@@ -224,7 +224,7 @@ def _fill_places(
         drawn = [rng.choice([*characters], n) for characters in places]
         letters = np.column_stack(drawn).astype("U1")  # (n, length of a text)
         for text in letters.view(f"U{len(places)}")[:, 0].tolist():
-            is_new = text not in taken and not words.repeats_known(text)
+            is_new = text not in taken and not words.has_known_word(text)
             if is_new and len(texts) < n:
                 taken.add(text)
                 texts.append(text)

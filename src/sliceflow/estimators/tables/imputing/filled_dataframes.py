@@ -39,7 +39,7 @@ def fill_dataframe(
     """
     rows = read_dataframe(df).align_columns(table.rows)
     level_positions = table.positions_of(rows, new_as_missing=True)
-    missing = np.column_stack([encoded.missing for encoded in rows.columns])
+    missing = np.column_stack([encoded.is_missing for encoded in rows.columns])
     _warn_of_new_levels(rows, is_missing(level_positions) & ~missing)
     filled_positions, unfilled = fill_missing(table, level_positions, n, seed)
     filled_dfs = []

@@ -1,4 +1,4 @@
-"""The initial imputation of missing cells: from near rows, corrected by a regression.
+"""The initial imputation of missing cells: from donors, corrected by a regression.
 
 It is the guess from which the sweeps (`sweeps`) start.
 """
@@ -17,10 +17,10 @@ from sliceflow.estimators.tables.columns.level_positions import (
     is_missing,
 )
 
-# A row is first filled from one of this many nearest rows. They are among some training
-# rows, the donors, and are compared by the first columns; both limits save time. 40
-# nearest rows were no better (on caschool, the error was .293 instead of .295).
-N_NEAREST = 10
+# A row is first filled from one of this many nearest donors. Donors are some of the
+# training rows, and are compared by the first columns; both limits save time. 40 nearest
+# donors were no better (on caschool, the error was .293 instead of .295).
+N_NEAREST_DONORS = 10
 MAX_DONORS = 5_000
 MAX_COLUMNS_OF_DONORS = 50
 
@@ -33,7 +33,7 @@ COVARIANCE_PENALTY = 1e-4
 N_EM_ITERATIONS = 4
 
 
-def impute_from_near_rows(
+def impute_from_donors(
     columns: Sequence[Column],
     training_positions: LevelPositions,
     level_positions: LevelPositions,
@@ -102,7 +102,7 @@ def _find_donors(donor_points: Floats, points: Floats) -> Ints:
     # This imports torch, which takes seconds; without missing cells it is not needed.
     from sliceflow.neighbors.search import build_index, query_index
 
-    k = min(N_NEAREST, len(donor_points))
+    k = min(N_NEAREST_DONORS, len(donor_points))
     donor_index = build_index(donor_points, metric="nan_euclidean")
     return query_index(donor_index, points, k)[1].numpy()
 

@@ -4,8 +4,8 @@ This is multiple imputation by trees: Doove, van Buuren and Dusseldorp (2014),
 "Recursive partitioning for missing data imputation in the presence of interaction
 effects", Computational Statistics & Data Analysis 72.
 
-1. All missing cells of a row are filled at once from a near row
-   (`initial_imputation`).
+1. All missing cells of a row are filled at once from a donor, a training row that is
+   near (`initial_imputation`).
 2. In each sweep, every missing cell is drawn again, column by column: as the cell of a
    random row in the leaf of a random tree, or by a ridge regression and a residual.
    Of the missing cells of a sum or product, one is computed from the others, which are
@@ -46,7 +46,7 @@ from sliceflow.estimators.tables.imputing.dependent_missing_cells import (
     MissingCellGroup,
 )
 from sliceflow.estimators.tables.imputing.initial_imputation import (
-    impute_from_near_rows,
+    impute_from_donors,
 )
 from sliceflow.estimators.tables.rules.rule_set import RuleSet
 from sliceflow.estimators.tables.table import Table
@@ -202,8 +202,8 @@ class _TrainingCopies:
     def fill_initially(
         self, level_positions: LevelPositions, rng: np.random.Generator
     ) -> None:
-        """Fill the missing cells of rows (m, d), in place, from near training rows."""
-        impute_from_near_rows(
+        """Fill the missing cells of rows (m, d), in place, from donors."""
+        impute_from_donors(
             self.columns,
             self.level_positions,
             level_positions,

@@ -113,7 +113,7 @@ class EncodedColumn:
         return OBJECT_TYPES[types.pop()]
 
     @property
-    def missing(self) -> Mask:
+    def is_missing(self) -> Mask:
         """Which cells (n,) are missing."""
         return np.asarray(self.codes < 0)
 

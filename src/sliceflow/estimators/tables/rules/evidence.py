@@ -83,7 +83,7 @@ class RuleEvidence(NamedTuple):
     share_if_shuffled: float
 
     @property
-    def suffices(self) -> bool:
+    def is_sufficient(self) -> bool:
         """Whether the rule is no accident, by all of the limits above."""
         if self.n_rows < MIN_ROWS_OF_RULE or self.share < MIN_SHARE_OF_RULE:
             return False

@@ -105,7 +105,7 @@ def _is_order_intended(low: Floats, high: Floats) -> bool:
         return False
     n_not_above = np.searchsorted(np.sort(low), high, "right")
     share_if_shuffled = float(n_not_above.mean() / len(low))
-    if not RuleEvidence(len(low), 1.0, share_if_shuffled).suffices:
+    if not RuleEvidence(len(low), 1.0, share_if_shuffled).is_sufficient:
         return False
     could_break = (low > high.min()) & (high < low.max())
     gaps = np.sort((high - low)[could_break])[:N_LEAST_DIFFERENCES]

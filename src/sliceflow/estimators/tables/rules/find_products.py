@@ -57,7 +57,7 @@ def find_products(
             continue
         for rule in _find_candidates(columns, numbers, i):
             evidence = evidence_of(rule, columns, level_positions)
-            if evidence.suffices:
+            if evidence.is_sufficient:
                 rules.append(replace(rule, share=evidence.share))
 
     def sort_key(rule: ProductRule) -> tuple[bool, int, int, float, int]:

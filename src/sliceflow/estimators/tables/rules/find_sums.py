@@ -152,7 +152,7 @@ def _judge_relation(
         _linear_rule(columns, level_positions, relation, total) for total in totals
     ]
     evidence = evidence_of(orientations[0], columns, level_positions)
-    if not evidence.suffices:
+    if not evidence.is_sufficient:
         return None
     coefficients = np.zeros(len(columns))
     coefficients[list(relation.column_indices)] = relation.coefficients

@@ -70,7 +70,7 @@ class LinearRule:
     is_discovered: bool = False  # found in the table; False for a user's constraint
     share: float = 1.0  # the share of the table's rows that keep it
 
-    needs_known_levels: ClassVar[bool] = False
+    allows_only_levels: ClassVar[bool] = False
 
     @property
     def solvable_indices(self) -> tuple[int, ...]:
@@ -159,7 +159,7 @@ class ProductRule:
     share: float = 1.0
 
     is_discovered: ClassVar[bool] = True
-    needs_known_levels: ClassVar[bool] = False
+    allows_only_levels: ClassVar[bool] = False
 
     @property
     def solvable_indices(self) -> tuple[int, ...]:
@@ -341,7 +341,7 @@ class LookupRule:
     is_discovered: ClassVar[bool] = True
 
     @property
-    def needs_known_levels(self) -> bool:
+    def allows_only_levels(self) -> bool:
         """Whether only levels have a key. Parts of dates are keys of new dates, too."""
         return self.date_part is None
 
@@ -382,7 +382,7 @@ class CombinationRule:
 
     is_discovered: ClassVar[bool] = False
     share: ClassVar[float] = 1.0
-    needs_known_levels: ClassVar[bool] = True
+    allows_only_levels: ClassVar[bool] = True
     solvable_indices: ClassVar[tuple[int, ...]] = ()
 
 
@@ -396,7 +396,7 @@ class MembershipRule:
 
     is_discovered: ClassVar[bool] = False
     share: ClassVar[float] = 1.0
-    needs_known_levels: ClassVar[bool] = True
+    allows_only_levels: ClassVar[bool] = True
     solvable_indices: ClassVar[tuple[int, ...]] = ()
 
 
