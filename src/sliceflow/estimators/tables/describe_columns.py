@@ -43,11 +43,11 @@ def describe_columns(table: Table) -> pd.DataFrame:
 
 def describe_column(column: Column) -> dict[str, str | int | float]:
     """The row of the table `columns_` for a column."""
-    missing = column.encoded.is_missing
+    is_missing = column.encoded.is_missing
     return {
         "column": str(column.name),
         "kind": column.kind,
-        "missing": round(float(missing.mean()), 4),
+        "missing": round(float(is_missing.mean()), 4),
         "distinct": len(np.unique(column.encoded.observed_codes)),
         "note": _note(column),
     }

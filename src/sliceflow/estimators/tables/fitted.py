@@ -50,7 +50,7 @@ class SavedTable:
     def with_table(self, table: Table) -> FittedTable:
         """The fitted model, with the table of the file's rows.
 
-        Raises a ValueError if it does not fit the plan, as in a damaged file.
+        Raises a ValueError if the table does not fit the plan, as in a damaged file.
         """
         if not self.plan.is_compatible_with(table):
             raise ValueError("the rows do not fit the plan")
@@ -74,7 +74,7 @@ class FittedTable:
 
     @property
     def saved(self) -> SavedTable:
-        """What a file has of it, beside the rows."""
+        """What a file has of the model, beside the rows."""
         return SavedTable(self.plan, self.seed)
 
     def sample_bytes(self, n: int = 1) -> int:
@@ -94,9 +94,9 @@ class FittedTable:
     ) -> pd.DataFrame:
         """A DataFrame of n new rows that have what is given, by column.
 
-        They are plain draws that have it, or they are drawn by a chain of the other
-        columns that is fitted to the rows that have it (`choose_draws_by_trial`). A
-        warning says why the rows may be poor, such as that few rows have it.
+        The new rows are plain draws that have what is given, or draws of a chain of the
+        other columns, fitted to the rows that have it (`choose_draws_by_trial`). A
+        warning says why the new rows may be poor, such as that few rows have it.
         """
         given_rows = rows_with_given(self.table, given)
         if given_rows.notes:

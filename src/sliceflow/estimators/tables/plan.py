@@ -97,7 +97,7 @@ class TablePlan(FitPlan):
     def tree_settings_for(self, allow_missing: bool) -> TreeSettings:
         """The settings to draw rows with or without missing cells.
 
-        Draws from neighbors have the missing cells of these rows. So if no cell may
+        Draws from neighbors have the missing cells of real rows. So if no cell may
         be missing, trees draw all columns.
         """
         if allow_missing:

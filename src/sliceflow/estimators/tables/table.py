@@ -216,8 +216,8 @@ class Table:
             is_complete = has_all_values(level_positions, rule.column_indices)
             shares[rule.text] = 1.0
             if is_complete.any():
-                broken = rule.is_broken(self.columns, level_positions[is_complete])
-                shares[rule.text] = 1 - float(broken.mean())
+                is_broken = rule.is_broken(self.columns, level_positions[is_complete])
+                shares[rule.text] = 1 - float(is_broken.mean())
         return shares
 
     def rules_that_compute(
@@ -266,8 +266,8 @@ class Table:
     def unique_rows(self) -> set[bytes]:
         """The rows that occur once, as bytes of their positions.
 
-        A new row that equals one of them is a copy. Empty if most rows occur more than
-        once: then equal rows are usual, and no copies.
+        A new row that equals such a row is a copy of it. The set is empty if most rows
+        occur more than once: then equal rows are usual, and no copies.
         """
         counts = Counter(row.tobytes() for row in self.level_positions)
         unique = {row for row, count in counts.items() if count == 1}

@@ -86,7 +86,7 @@ class Column:
     quantity: Quantity = "number"
     text_format: TextFormat | None = None  # how numbers or times are written as text
     allows_only_levels: bool = False  # whether only its levels may be drawn
-    identifier_reason: str = ""  # why the column is one of identifiers
+    identifier_reason: str = ""  # why the column has identifiers
     # Numbers that fewer rows have are rare: samples have others near by
     # (`draws.rare_numbers`).
     min_count: int = 1
@@ -307,5 +307,5 @@ class Column:
         counts = np.bincount(self.encoded.observed_codes)
         n = int(counts.sum())
         n_once = int((counts == 1).sum())
-        many_rows = n >= MIN_ROWS_TO_JUDGE
-        return self.kind in CATEGORY_KINDS and many_rows and 2 * n_once > n
+        has_many_rows = n >= MIN_ROWS_TO_JUDGE
+        return self.kind in CATEGORY_KINDS and has_many_rows and 2 * n_once > n

@@ -171,7 +171,7 @@ class Grid:
 
 
 def values_at(values: Floats, places: Floats) -> Floats:
-    """Values (k,) at places (m,): at indices, or on a line between two of these."""
+    """Values (k,) at places (m,): at indices, or on a line between two values."""
     with np.errstate(invalid="ignore"):
         whole = places.astype(np.int64)
     if (whole == places).all():  # the usual case is quick

@@ -138,7 +138,7 @@ def _identifier_column(
         category_column(encoded, counts, "identifier"),
         identifier_reason=judgment.reason,
     )
-    if judgment.repeats:
+    if judgment.has_repeats:
         return column
     return replace(column, level_codes=column.level_codes[:1], grid=Grid(np.empty(0)))
 
@@ -185,12 +185,12 @@ def _infer_quantitative(
     """A column of numbers or times, which may be written as text; None for words."""
     value_type = encoded.value_type
     last = to_python_type(encoded.levels.iloc[used_codes[-1]])
-    may_be_text = value_type == "str"
+    is_perhaps_text = value_type == "str"
     if value_type in ("int", "float"):
         low, high = _COMPACT_DATE_RANGE
-        may_be_text = bool(date_format) or low < last < high
+        is_perhaps_text = bool(date_format) or low < last < high
     text_format = None
-    if may_be_text:
+    if is_perhaps_text:
         text_format = _infer_text_format(encoded, used_codes, kind, date_format)
     is_plain_number = value_type in ("int", "float", "Decimal") and text_format is None
     if kind == "datetime" and is_plain_number:
@@ -309,9 +309,9 @@ def _infer_text_format(
         text_format = _infer_number_format(encoded)
     if text_format is None:
         return None
-    unreadable = np.isnan(text_format.parse(texts))
-    if unreadable.any():
-        first = int(np.argmax(unreadable))
+    is_unreadable = np.isnan(text_format.parse(texts))
+    if is_unreadable.any():
+        first = int(np.argmax(is_unreadable))
         others = date_format or "numbers"
         raise _odd_cell_error(encoded, used_codes[first], f"but others are {others}")
     return text_format

@@ -83,8 +83,8 @@ class NewValuePolicy:
         """
         k = self._column.n_levels
         n = int((~self._column.encoded.is_missing).sum())
-        few_levels = k < MIN_LEVELS_FOR_NEW_VALUES or k <= _MIN_LEVELS_PER_ROW * n
-        if few_levels or not self.allows_new_values:
+        has_few_levels = k < MIN_LEVELS_FOR_NEW_VALUES or k <= _MIN_LEVELS_PER_ROW * n
+        if has_few_levels or not self.allows_new_values:
             return np.zeros(k, dtype=bool)
         return self._column.level_counts <= max(_ATOM_MIN_ROWS, _ATOM_MIN_SHARE * n)
 
@@ -96,8 +96,8 @@ class NewValuePolicy:
         values may be drawn.
         """
         column = self._column
-        may_be_new = column.is_quantitative and not column.allows_only_levels
-        if not may_be_new or column.n_levels < 2:
+        allows_moves = column.is_quantitative and not column.allows_only_levels
+        if not allows_moves or column.n_levels < 2:
             return np.zeros(column.n_levels, dtype=bool)
         return column.level_counts < column.min_count
 

@@ -121,24 +121,24 @@ def has_sources_to_draw(sources: CellSources, rules: Sequence[SolvableRule]) -> 
 
 
 def find_equal_cells(data: ColumnData) -> CellSources:
-    """Which cells (n,) of a column equal that of a predictor in the same row.
+    """Which cells (n,) of a column equal the cell of a predictor in the same row.
 
-    These have the predictor as their source, and all others have the tree. Of several
-    equal predictors, the one that is equal in most rows counts.
+    Such a cell has the predictor as its source, and any other cell has the tree. Of
+    several equal predictors, the predictor that is equal in most rows counts.
     """
     is_equal = _equal_cells_by_predictor(data)
     equal_column_indices = list[int]()
     source_ids = np.zeros(len(data), dtype=np.int64)
     for c in sorted(is_equal, key=lambda c: -is_equal[c].mean()):
-        is_newly_equal = is_equal[c] & (source_ids == 0)
-        if is_newly_equal.mean() >= MIN_EQUAL_SHARE:
+        is_is_newly_equal = is_equal[c] & (source_ids == 0)
+        if is_is_newly_equal.mean() >= MIN_EQUAL_SHARE:
             equal_column_indices.append(c)
-            source_ids[is_newly_equal] = len(equal_column_indices)
+            source_ids[is_is_newly_equal] = len(equal_column_indices)
     return CellSources(tuple(equal_column_indices), source_ids)
 
 
 def _equal_cells_by_predictor(data: ColumnData) -> dict[int, Mask]:
-    """Which cells (n,) equal that of each predictor, by the index of the predictor.
+    """Which cells (n,) equal the cell of each predictor, by the predictor's index.
 
     Only predictors of the same kind are compared, and only cells where the column may
     have new values: in others, such as grades, equal numbers are no pattern.
@@ -151,8 +151,8 @@ def _equal_cells_by_predictor(data: ColumnData) -> dict[int, Mask]:
     is_equal = {}
     for c in data.predictor_indices.tolist():
         other = data.columns[c]
-        units_match = (other.unit is None) == (column.unit is None)
-        if other.kind == column.kind and units_match:
+        has_like_unit = (other.unit is None) == (column.unit is None)
+        if other.kind == column.kind and has_like_unit:
             other_values = convert_grid_values(
                 data.level_positions[:, c], from_grid=other.grid, to_grid=column.grid
             )

@@ -84,8 +84,8 @@ class ColumnModel:
     columns: Sequence[Column]  # all columns of the table
     column_index: int  # the column that is drawn
     predictor_indices: Ints  # indices of the columns that its trees see
-    # A regression of normal scores. The trees see its predictions, as they see those of
-    # `sampler.value_regression`.
+    # A regression of normal scores. The trees see its predictions, and also the
+    # predictions of `sampler.value_regression`.
     score_regression: RidgeRegression | None
     sampler: NodeSampler  # of the rows whose cells come from the tree
     training_sources: CellSources  # of the cells of all training rows
@@ -174,8 +174,8 @@ class ColumnModel:
     ) -> LevelPositions:
         """Positions (m,) of cells that equal a cell of rows (m, d), or are missing.
 
-        Cells with another source are `UNDRAWN`, and so are those that equal a cell
-        without a value, or with one that this column cannot have.
+        Cells with another source are `UNDRAWN`. So are cells that equal a cell without
+        a value, or a cell whose value this column cannot have.
         """
         positions = LevelPositions(np.full(len(level_positions), UNDRAWN))
         if drawn_sources is None:

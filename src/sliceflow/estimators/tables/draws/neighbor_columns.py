@@ -94,7 +94,7 @@ def _find_columns(
 
 
 def _is_bound_by_rule(table: Table, c: int, earlier: Sequence[int]) -> bool:
-    """Whether a rule derives a column, or compares it with one of the earlier."""
+    """Whether a rule derives a column, or compares it with an earlier column."""
     for rule in table.all_rules:
         if is_solvable(rule):
             is_bound = c == rule.column_indices[0]
@@ -109,10 +109,10 @@ def _is_bound_by_rule(table: Table, c: int, earlier: Sequence[int]) -> bool:
 def _is_predictable_from_earlier(
     table: Table, k: int, strategy: Strategy, earlier: Sequence[int]
 ) -> bool:
-    """Whether the k-th column of the chain, a number, follows from others.
+    """Whether the k-th column of the chain, a number, follows from earlier columns.
 
-    It does if it equals one of the `earlier` columns in many rows, or if a regression
-    on all columns before it predicts it without an error.
+    The number follows if it equals one of the `earlier` columns in many rows, or if a
+    regression on all columns before predicts the number without an error.
     """
     c = table.drawing_order[k]
     sources = find_equal_cells(table.column_data(c, earlier))

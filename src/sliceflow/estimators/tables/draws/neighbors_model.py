@@ -194,11 +194,13 @@ class NeighborsModel:
         for _ in range(rare_numbers.MAX_MOVES):
             whole_column = rare_numbers.LevelRange.of_column(column, len(to_move))
             proposed = rare_numbers.move(column, positions[to_move], whole_column, rng)
-            accepted = np.full(len(to_move), True)
-            counts = to_move < len(partly_drawn)
-            accepted[counts] = partly_drawn.allows(c, to_move[counts], proposed[counts])
-            moved[to_move[accepted]] = proposed[accepted]
-            to_move = to_move[~accepted]
+            is_allowed = np.full(len(to_move), True)
+            is_kept = to_move < len(partly_drawn)
+            is_allowed[is_kept] = partly_drawn.allows(
+                c, to_move[is_kept], proposed[is_kept]
+            )
+            moved[to_move[is_allowed]] = proposed[is_allowed]
+            to_move = to_move[~is_allowed]
             if not len(to_move):
                 break
         return moved

@@ -176,7 +176,7 @@ def _next_frequent_level(
         targets = np.arange(k)
     below = np.searchsorted(targets, level, "left") - 1
     above = np.searchsorted(targets, level, "right")
-    goes_up = rng.random(len(level)) < 0.5
-    goes_up = (goes_up | (below < 0)) & (above < len(targets))
-    chosen = np.where(goes_up, above, below)
+    is_upward = rng.random(len(level)) < 0.5
+    is_upward = (is_upward | (below < 0)) & (above < len(targets))
+    chosen = np.where(is_upward, above, below)
     return LevelPositions(targets[chosen].astype(np.float64))

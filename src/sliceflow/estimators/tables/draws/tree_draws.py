@@ -37,9 +37,9 @@ class DrawnCells(NamedTuple):
     """Cells that were drawn from nodes of a tree."""
 
     positions: LevelPositions  # (m,)
-    # (m,), which cells are those of a row of the table, and so may disclose it. A
-    # prediction of a regression is a number of the table only by accident, and if it
-    # moved, a total would no longer be the sum of its parts.
+    # (m,), which cells have the value of a row of the table, and so may disclose the
+    # row. A prediction of a regression is a number of the table only by accident, and
+    # if it moved, a total would no longer be the sum of its parts.
     is_from_row: Mask
 
     def select(self, is_taken: Mask) -> DrawnCells:
@@ -116,7 +116,7 @@ class NodeSampler:
 
 
 def _residuals(drawn: DrawnValues, is_leaf: Mask) -> Floats:
-    """The drawn residuals (m,): in leaves, each is between those of two rows."""
+    """The drawn residuals (m,): in leaves, each between the residuals of two rows."""
     between = drawn.below + drawn.fraction * (drawn.above - drawn.below)
     return np.where(is_leaf, between, drawn.values)
 
@@ -188,7 +188,7 @@ class TreeDraws:
         return self._positions[row_indices]
 
     def _draw_once(self, cells: _CellsInNodes) -> _CellsInNodes:
-        """Draw k cells once, and return those whose draws are not allowed."""
+        """Draw k cells once, and return the cells whose draws are not allowed."""
         prediction = None
         if self._value_prediction is not None:
             prediction = self._value_prediction[cells.row_indices]

@@ -132,7 +132,7 @@ class DrawnValues(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """A tree whose leaves hold values: those of each node are a range of `values`."""
+    """A tree whose leaves hold values: each node has a range of the array `values`."""
 
     nodes: TreeNodes
     values: Floats  # (n,), by leaf, and ascending within a leaf

@@ -55,7 +55,8 @@ def _value(column: Column, text: str) -> object:
 def _written_like(column: Column, text: str) -> str:
     """An ISO date or a plain number, written as the texts of the column are.
 
-    A text that is written like those already is unchanged, and so is any other.
+    A text that is written as the column's texts already is unchanged, and so is a text
+    that is no date or number.
     """
     text_format = column.text_format
     if isinstance(text_format, DateFormat) and np.isnat(text_format.parse([text])[0]):

@@ -56,10 +56,10 @@ _NAME_COLUMN = re.compile(
 
 
 class IdentifierJudgment(NamedTuple):
-    """Why a column is one of identifiers, and whether their values repeat."""
+    """Why a column has identifiers, and whether their values repeat."""
 
     reason: str  # empty if the column has no identifiers
-    repeats: bool = False  # whether a new value shall stand for each known one
+    has_repeats: bool = False  # whether a new value shall stand for each known one
 
 
 _NO_IDENTIFIER = IdentifierJudgment("")
@@ -86,17 +86,17 @@ def judge_identifier(
     values = column.levels.iloc[distinct_codes[:MAX_VALUES_READ]]
     texts = values.astype(str).tolist()
     rows_per_value = float(np.median(counts[distinct_codes]))
-    repeats = n_distinct < _MIN_DISTINCT_SHARE * n_cells
+    has_repeats = n_distinct < _MIN_DISTINCT_SHARE * n_cells
     reason = _personal_reason(column, texts, rows_per_value, n_cells)
-    may_be_chance = n_cells < MIN_ROWS_TO_JUDGE or column.categorical
-    if not reason and not may_be_chance:
-        if repeats:
+    is_perhaps_chance = n_cells < MIN_ROWS_TO_JUDGE or column.categorical
+    if not reason and not is_perhaps_chance:
+        if has_repeats:
             reason = _reason_of_repeating(column, most_differ=2 * n_distinct > n_cells)
         else:
             reason = _reason_of_unique(column, texts)
     if not reason:
         return _NO_IDENTIFIER
-    return IdentifierJudgment(reason, repeats)
+    return IdentifierJudgment(reason, has_repeats)
 
 
 def _personal_reason(

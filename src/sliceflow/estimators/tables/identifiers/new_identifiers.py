@@ -55,7 +55,7 @@ def example_identifier(column: EncodedColumn) -> str:
 def new_identifiers(
     column: EncodedColumn, n: int, rng: np.random.Generator
 ) -> list[str] | list[int]:
-    """n different values like those of the column, but none that is in it."""
+    """n different values like the values of the column, but none that is in it."""
     if column.value_type == "int":
         return _new_integers(column, n, rng)
     return _new_texts(column.levels.tolist(), n, rng)
@@ -278,7 +278,7 @@ def _kind_of_place(characters: str) -> Literal["fixed", "digit", "letter"]:
 
 
 def _new_integers(column: EncodedColumn, n: int, rng: np.random.Generator) -> list[int]:
-    """n integers that are as long as those of the column.
+    """n integers that are as long as the integers of the column.
 
     Where nearly all numbers of a length are known, new ones are longer.
     """

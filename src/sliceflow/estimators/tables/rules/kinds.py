@@ -62,7 +62,7 @@ class LinearRule:
     """
 
     text: str  # as the user wrote it, or would write it
-    column_indices: tuple[int, ...]  # k columns, that of a total first
+    column_indices: tuple[int, ...]  # k columns, the total first
     weights: tuple[int, ...] | tuple[float, ...]  # k numbers
     relation: Relation
     bound: int | float = 0
@@ -353,11 +353,11 @@ class LookupRule:
     def is_broken(
         self, columns: Sequence[Column], level_positions: LevelPositions
     ) -> Mask:
-        """Which rows (m,) of (m, d) have another value than the one of their key."""
+        """Which rows (m,) of (m, d) have another value than their key says."""
         dependent = self.column_indices[0]
         expected = self.solve(columns, level_positions, dependent)
-        differs = expected != level_positions[:, dependent]
-        return np.asarray(~is_undrawn(expected) & differs)
+        is_different = expected != level_positions[:, dependent]
+        return np.asarray(~is_undrawn(expected) & is_different)
 
     def solve(
         self, columns: Sequence[Column], level_positions: LevelPositions, c: int
@@ -400,7 +400,7 @@ class MembershipRule:
     solvable_indices: ClassVar[tuple[int, ...]] = ()
 
 
-# In columns of rules that need known levels, no values between these are drawn.
+# In columns of rules that allow only levels, no values between levels are drawn.
 SolvableRule = LinearRule | ProductRule | LookupRule
 Rule = SolvableRule | CombinationRule | MembershipRule
 

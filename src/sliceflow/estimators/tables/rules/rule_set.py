@@ -205,7 +205,7 @@ class RuleSet:
         return self._is_kept_so_far(rules, solved)
 
     def _is_changeable_when_tried(self, tried: LevelPositions, c: int) -> Mask:
-        """Which cells of tried rows (k, d) rules may solve: those that are undrawn.
+        """Which cells of tried rows (k, d) rules may solve: the cells that are undrawn.
 
         A derived column, such as a total, is computed again when its row is finished.
         So a position that is tried for it may change, too, and does not count if all
@@ -252,7 +252,7 @@ class RuleSet:
     ) -> Mask:
         """Which rows (m,) of (m, d) break none of some rules, as far as they are drawn.
 
-        A row with a cell that is `IMPOSSIBLE` is not one of them.
+        A row with a cell that is `IMPOSSIBLE` breaks a rule.
         """
         is_kept = np.asarray(~is_impossible(level_positions).any(axis=1))
         for rule in rules:
@@ -308,7 +308,7 @@ class RuleSet:
             self._combinations[column_indices] = LevelPositions(distinct)
         occurring = self._combinations[column_indices]
         df = pd.DataFrame(np.concatenate((occurring, combinations)))
-        # Groups are numbered as they appear, so those of the table come first.
+        # Groups are numbered as they appear: the table's own combinations come first.
         group = df.groupby([*df], sort=False).ngroup().to_numpy()
         return np.asarray(group[len(occurring) :] < len(occurring))
 
@@ -316,7 +316,7 @@ class RuleSet:
 def _solving_order(
     by_derived: Mapping[int, Sequence[SolvableRule]],
 ) -> list[int]:
-    """Columns of rules, each behind the columns from which it follows.
+    """Columns of rules, each after the columns from which it follows.
 
     `by_derived` has the rules of each derived column. A `ParameterError` says that two
     constraints derive one column, or that some go in a circle.

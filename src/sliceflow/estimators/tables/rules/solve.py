@@ -10,12 +10,13 @@ There are two questions, and each has one function:
 |                | in rows of which some       | may change, so there is no choice;    |
 |                | cells have a value          | then totals before their parts        |
 
-A model of one column asks the first one, because it draws that column now. A `RuleSet`
-asks the second one, to see whether a row can still keep all rules, and to finish it.
+A model of one column asks the first question, because it draws that column now. A
+`RuleSet` asks the second question, to see whether a row can still keep all rules, and
+to finish the row.
 
-Both return new positions, and leave the rows that they are passed as they are. They
-answer `IMPOSSIBLE` where a column cannot have the value that follows, and leave
-cells as they are where a rule determines nothing, as after a division by 0.
+Both functions return new positions, and leave the rows that they are passed as they
+are. They answer `IMPOSSIBLE` where a column cannot have the value that follows, and
+leave cells as they are where a rule determines nothing, as after a division by 0.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ def solve_column(
     """
     positions = LevelPositions(np.full(len(level_positions), UNDRAWN))
     for rule in rules:
-        follows = is_undrawn(positions) & _has_all_others(rule, level_positions, c)
-        positions[follows] = rule.solve(columns, level_positions[follows], c)
+        is_solved = is_undrawn(positions) & _has_all_others(rule, level_positions, c)
+        positions[is_solved] = rule.solve(columns, level_positions[is_solved], c)
     return positions
 
 
@@ -73,14 +74,16 @@ def solve_rows(
     b = 2 drawn. Of abc = ab + c only ab is changeable, so it is 6. Now a and b are
     changeable in ab = a + b. It is b that changes, to 5.
     """
+    # The steps below write into these two new arrays (m, d): into `solved` the
+    # cells that they solve, and into `is_open` that the cells of a solved rule change
+    # no more. A cell that was drawn as missing stays missing.
     solved = level_positions.copy()
-    # A cell that was drawn as missing stays missing. This also makes a copy (m, d).
-    is_changeable = is_changeable & ~is_missing(level_positions)
+    is_open = is_changeable & ~is_missing(level_positions)
     in_both_orders = [*rules, *reversed(rules)]
-    _solve_determined_cells(in_both_orders, columns, solved, is_changeable)
+    _solve_determined_cells(in_both_orders, columns, solved, is_open)
     for rule in in_both_orders:
-        _solve_rule(rule, columns, solved, is_changeable)
-    _solve_determined_cells(in_both_orders, columns, solved, is_changeable)
+        _solve_rule(rule, columns, solved, is_open)
+    _solve_determined_cells(in_both_orders, columns, solved, is_open)
     return solved
 
 
@@ -88,19 +91,19 @@ def _solve_determined_cells(
     rules: Sequence[SolvableRule],
     columns: Sequence[Column],
     level_positions: LevelPositions,
-    is_changeable: Mask,
+    is_open: Mask,
 ) -> None:
-    """Solve rules for a cell if no other cell of the rule is changeable, in place.
+    """Solve rules for a cell if no other cell of the rule is open, in place.
 
     Each solved cell may determine a cell of another rule, so this goes on until no cell
-    is determined. It ends, because each round leaves fewer changeable cells.
+    is determined. It ends, because each round leaves fewer open cells.
     """
     has_solved = True
     while has_solved:
         has_solved = False
         for rule in rules:
             if _solve_rule(
-                rule, columns, level_positions, is_changeable, only_determined=True
+                rule, columns, level_positions, is_open, only_determined=True
             ):
                 has_solved = True
 
@@ -109,14 +112,14 @@ def _solve_rule(
     rule: SolvableRule,
     columns: Sequence[Column],
     level_positions: LevelPositions,
-    is_changeable: Mask,
+    is_open: Mask,
     only_determined: bool = False,
 ) -> bool:
     """Solve a rule for a cell in each row where all its others have a value, in place.
 
     With `only_determined`, rows are left out in which another cell of the rule is
-    changeable, too. In rows where the rule was solved, none of its cells is changeable
-    any more: `is_changeable` (m, d) is updated in place.
+    open, too. In rows where the rule was solved, its cells are closed: `is_open` (m, d)
+    is updated in place.
 
     Returns
     -------
@@ -124,16 +127,16 @@ def _solve_rule(
     """
     has_solved = False
     for c in rule.solvable_indices:
-        is_solved = is_changeable[:, c] & _has_all_others(rule, level_positions, c)
+        is_solved = is_open[:, c] & _has_all_others(rule, level_positions, c)
         if only_determined:
             others = _other_indices(rule, c)
-            is_solved &= ~is_changeable[:, others].any(axis=1)
+            is_solved &= ~is_open[:, others].any(axis=1)
         if is_solved.any():
             positions = rule.solve(columns, level_positions[is_solved], c)
             before = level_positions[is_solved, c]
             after = np.where(is_undrawn(positions), before, positions)
             level_positions[is_solved, c] = after
-            is_changeable[np.ix_(is_solved, np.array(rule.column_indices))] = False
+            is_open[np.ix_(is_solved, np.array(rule.column_indices))] = False
             has_solved = True
     return has_solved
 

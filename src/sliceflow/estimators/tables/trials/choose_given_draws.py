@@ -1,8 +1,9 @@
 """The choice between two ways to draw rows that have what is given.
 
-*Plain draws* come from the chain of all rows, and those are kept that have what is
-given. *Refitted draws* come from another chain, which is fitted to the rows that have
-it, and is closer to these few rows. A detector on halves of the rows chooses.
+*Plain draws* come from the chain of all rows, and only draws that have what is given
+are kept. *Refitted draws* come from another chain, which is fitted to the rows that
+have what is given, and is closer to these few rows. A detector on halves of the rows
+chooses.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ def _draw_matching(
     n: int,
     fixed_positions: Mapping[int, float],
 ) -> LevelPositions:
-    """Draw n rows by a chain of training rows; keep those that have what is given."""
+    """Draw n rows by a chain of training rows; keep draws that have what is given."""
     draws = trial_draws(
         trial.table,
         train,
