@@ -129,7 +129,7 @@ def _read_text_file(path: Path, words: Collection[str]) -> TableFile:
     for name in layout.names:
         cells = texts.pop(name).str.strip()
         cells = cells.mask(cells.str.lower().isin(words))
-        is_unknown = _are_unknown_values(cells)
+        is_unknown = _is_unknown_value(cells)
         if is_unknown.any():
             notes.append(_unknown_words_note(name, cells[is_unknown]))
         columns[name] = _infer_type(cells.mask(is_unknown))
@@ -175,7 +175,7 @@ def _has_only_values(cells: pd.Series) -> bool:
     return bool(cells.notna().any() and _texts_among(cells).isna().all())
 
 
-def _are_unknown_values(texts: pd.Series) -> pd.Series:
+def _is_unknown_value(texts: pd.Series) -> pd.Series:
     """Which cells are words such as "unknown", if all others are numbers, or dates."""
     import pandas as pd
 

@@ -54,7 +54,7 @@ def test_a_total_whose_parts_are_drawn_is_allowed_because_it_is_computed(table):
     assert partly_drawn.allows(2, np.arange(2), total).tolist() == [True, False]
     rows[0, 2] = 6
     finished = table.rule_set.finish_rows(rows[:1], np.array([False, False, True]))
-    assert finished.is_kept.all()
+    assert finished.is_valid.all()
     assert finished.level_positions.tolist() == [[1, 1, 2]]
     assert rows[0].tolist() == [1, 1, 6]
 

@@ -338,7 +338,7 @@ def test_cells_that_sums_determine_one_after_the_other_are_computed(rng):
     z[:, 1:6] = z[::-1, 1:6]  # drawn before the totals were known
     is_changeable = np.isin(np.arange(table.level_positions.shape[1]), range(1, 6))
     finished = table.rule_set.finish_rows(z, is_changeable)
-    assert finished.is_kept.all()
+    assert finished.is_valid.all()
     # v follows from u, w from v, and so on.
     assert np.array_equal(finished.level_positions, table.level_positions)
 

@@ -324,7 +324,7 @@ def _is_refused(table: Table, finished: FinishedRows, is_strict: bool) -> Mask:
       beyond the ends of the column.
     - In a strict round, the row copies a row that occurs once.
     """
-    is_refused = ~finished.is_kept
+    is_refused = ~finished.is_valid
     if is_strict:
         is_refused |= table.is_copy_of_unique_row(finished.level_positions)
     return is_refused

@@ -122,7 +122,7 @@ def fill_missing(
             filled = imputer.fit_and_fill(rule_set, filled_positions[unfinished], rng)
         else:
             filled = imputer.fill(rule_set, filled_positions[unfinished], rng)
-        is_done = filled.is_kept
+        is_done = filled.is_valid
         filled_positions[unfinished[is_done]] = filled.level_positions[is_done]
         unfinished = unfinished[~is_done]
         if not len(unfinished):
@@ -169,7 +169,7 @@ class _FilledRows(NamedTuple):
     """Rows of which all missing cells are filled."""
 
     level_positions: LevelPositions  # (m, d)
-    is_kept: Mask  # (m,), which of the rows keep all rules
+    is_valid: Mask  # (m,), which of the rows keep all rules
 
 
 # The models of one column, by the indices of the columns that they do not see.
@@ -286,7 +286,7 @@ class _SweptRows:
     Attributes
     ----------
     level_positions : (m, d), the filled rows
-    is_kept : (m,), which rows kept all rules when these were solved last
+    is_valid : (m,), which rows kept all rules when these were solved last
     column_indices : the columns that have missing cells
     """
 
@@ -298,7 +298,7 @@ class _SweptRows:
         rng: np.random.Generator,
     ) -> None:
         self.level_positions = level_positions.copy()
-        self.is_kept: Mask = np.zeros(len(level_positions), bool)
+        self.is_valid: Mask = np.zeros(len(level_positions), bool)
         self._columns = training.columns
         self._rule_set = rule_set
         self._rng = rng
@@ -376,11 +376,11 @@ class _SweptRows:
         self.level_positions = LevelPositions(
             np.where(has_no_solution, self.level_positions, solved)
         )
-        self.is_kept = finished.is_kept
+        self.is_valid = finished.is_valid
 
     def filled_rows(self, first: int = 0) -> _FilledRows:
         """The filled rows, from the one with the index `first` on."""
-        return _FilledRows(self.level_positions[first:], self.is_kept[first:])
+        return _FilledRows(self.level_positions[first:], self.is_valid[first:])
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,8 +13,8 @@ and solved rows are new ones:
 | `RuleSet.is_broken_so_far`     | do rows break one rule?        | a mask             |
 | `RuleSet.allows`               | can rows still keep all rules  | a mask             |
 |                                | if they take these values?     |                    |
-| `RuleSet.finish_rows`          | what follows in drawn rows, and| `FinishedRows`     |
-|                                | do these keep all rules?       |                    |
+| `RuleSet.finish_rows`          | what follows in drawn rows?    | `FinishedRows`     |
+|                                | Do they keep all rules then?   |                    |
 | `solve.solve_column`           | what follows for a column?     | a column           |
 | `solve.solve_rows`             | what follows in rows?          | new rows           |
 
@@ -63,7 +63,7 @@ class FinishedRows(NamedTuple):
 
     level_positions: LevelPositions  # (m, d)
     # (m,), which rows have all their cells and break no rule.
-    is_kept: Mask
+    is_valid: Mask
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,7 +202,7 @@ class RuleSet:
         tried = level_positions[row_indices]  # a copy
         tried[:, c] = positions
         solved = self._solved(rules, tried, self._is_changeable_when_tried(tried, c))
-        return self._is_kept_so_far(rules, solved)
+        return self._is_valid_so_far(rules, solved)
 
     def _is_changeable_when_tried(self, tried: LevelPositions, c: int) -> Mask:
         """Which cells of tried rows (k, d) rules may solve: the cells that are undrawn.
@@ -218,15 +218,15 @@ class RuleSet:
     def finish_rows(
         self, level_positions: LevelPositions, is_changeable: Mask
     ) -> FinishedRows:
-        """Rows (m, d) with all that follows from rules, and which of them keep these.
+        """Rows (m, d) with all that follows from rules, and which rows are valid.
 
         Only changeable cells change: (m, d) says which, or (d,) which whole columns. A
-        row with a cell that is still not drawn, or has no solution, is not kept.
+        row with a cell that is still not drawn, or has no solution, is not valid.
         """
         solved = self._solved(self.rules, level_positions, is_changeable)
         is_complete = ~is_undrawn(solved).any(axis=1)
         return FinishedRows(
-            solved, self._is_kept_so_far(self.rules, solved) & is_complete
+            solved, self._is_valid_so_far(self.rules, solved) & is_complete
         )
 
     def _rules_affected_by(self, c: int) -> list[Rule]:
@@ -247,19 +247,19 @@ class RuleSet:
         to_solve = [rule for rule in self.rules_in_solving_order if rule in rules]
         return solve_rows(to_solve, self.columns, level_positions, is_changeable)
 
-    def _is_kept_so_far(
+    def _is_valid_so_far(
         self, rules: Sequence[Rule], level_positions: LevelPositions
     ) -> Mask:
         """Which rows (m,) of (m, d) break none of some rules, as far as they are drawn.
 
         A row with a cell that is `IMPOSSIBLE` breaks a rule.
         """
-        is_kept = np.asarray(~is_impossible(level_positions).any(axis=1))
+        is_valid = np.asarray(~is_impossible(level_positions).any(axis=1))
         for rule in rules:
-            row_indices = np.flatnonzero(is_kept)
+            row_indices = np.flatnonzero(is_valid)
             is_broken = self.is_broken_so_far(rule, level_positions[row_indices])
-            is_kept[row_indices[is_broken]] = False
-        return is_kept
+            is_valid[row_indices[is_broken]] = False
+        return is_valid
 
     def is_broken_so_far(self, rule: Rule, level_positions: LevelPositions) -> Mask:
         """Which rows (m,) of (m, d) break a rule, as far as they are drawn.
