@@ -316,8 +316,8 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
         given : dict or None, default None
             What all rows must have, by column: a value, None for missing, a list of
             values, or a range (low, high), of which one may be None. Samples are plain
-            draws that have it, or those of a chain that is fitted again to the rows
-            that have it. A warning says if these are few.
+            draws that have what is given, or draws of a chain that is fitted again to
+            the rows that have it. A warning says if these rows are few.
         random_state : int, RandomState, Generator or None, default None
             With None, every call gives new rows.
 
