@@ -47,7 +47,7 @@ HASH_BYTES = 6  # 12 hexadecimal digits: equal by chance once in 10¹⁴ pairs, 
 SEED = 3  # of every fit
 DRAW_SEED = 5  # of every draw
 N_DRAWN = 40  # samples of a model: enough to meet every class and most cells
-# Leaves of 5 rows, splits worth twice their noise, no near rows: cases that look at
+# Leaves of 5 rows, splits worth twice their noise, no neighbors: cases that look at
 # something else need no search for these.
 TREES_ONLY = (5, 2.0, 0)
 
@@ -154,7 +154,7 @@ def mixed_table(n: int = 150) -> pd.DataFrame:
 
 
 def factor_table(n: int = 200) -> pd.DataFrame:
-    """Five smooth numbers of two factors, few enough to be drawn from near rows."""
+    """Five smooth numbers of two factors, few enough to be drawn from neighbors."""
     rng = np.random.default_rng(5)
     factors = rng.normal(size=(n, 2)) @ rng.normal(size=(2, 5))
     return pd.DataFrame(factors + 0.3 * rng.normal(size=(n, 5)), columns=list("abcde"))
@@ -611,13 +611,13 @@ def tables_label_levels() -> Outcome:
 
 @case
 def tables_near_rows() -> Outcome:
-    """Smooth numbers of few rows; the rows choose to draw them from near rows."""
+    """Smooth numbers of few rows; the rows choose to draw them from neighbors."""
     return table_of(factor_table())
 
 
 @case
 def tables_near_rows_given() -> Outcome:
-    """Near rows beside a category, under a condition."""
+    """Neighbors beside a category, under a condition."""
     frame = factor_table()
     frame["side"] = np.where(frame["a"] > 0, "right", "left")
     return table_of(

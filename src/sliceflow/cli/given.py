@@ -11,7 +11,7 @@ from sliceflow.wording import did_you_mean
 
 if TYPE_CHECKING:
     from sliceflow import TableFlow
-    from sliceflow.estimators.tables.given.given_rows import ValueRange
+    from sliceflow.estimators.tables.given.read_given import ValueRange
 
 # The relations. Longer ones come first, because ">=" also begins with ">".
 _RELATIONS = ("<=", ">=", "=", "<", ">")
@@ -22,7 +22,7 @@ def parse_given_flags(model: TableFlow, texts: Sequence[str]) -> dict[str, Any]:
 
     Two bounds of a column become one range.
     """
-    from sliceflow.estimators.tables.given.given_rows import ValueRange
+    from sliceflow.estimators.tables.given.read_given import ValueRange
 
     names = [str(column) for column in model.feature_names_in_]
     given: dict[str, Any] = {}
@@ -78,7 +78,7 @@ def _parse_value(model: TableFlow, text: str, name: str, value_text: str) -> Any
 
 def _as_one_range(one: ValueRange, other: ValueRange) -> ValueRange | None:
     """The range between a lower and an upper bound; None if there are not both."""
-    from sliceflow.estimators.tables.given.given_rows import ValueRange
+    from sliceflow.estimators.tables.given.read_given import ValueRange
 
     if one.low is None:
         one, other = other, one

@@ -107,7 +107,7 @@ def test_a_plan_runs_no_trial_and_says_auto_where_the_fit_runs_one(monkeypatch):
         with pytest.raises(AssertionError, match="fits nothing"):
             flow.fit(prepared)
         assert not hasattr(flow, "plan_")
-    assert re.search(r"near rows +auto: ", str(plan))
+    assert re.search(r"neighbors +auto: ", str(plan))
     assert re.search(r"regressions +auto, of at most 3 columns", str(plan))
     with pytest.raises(ValueError, match="has not chosen yet"):
         _ = plan.tree_settings
@@ -179,7 +179,7 @@ def test_listeners_hear_of_every_trial_before_the_columns():
         "how to draw c",
         "how to draw sum",
     ]
-    assert re.fullmatch(r"\d+ near rows", trials[3].trial)
+    assert re.fullmatch(r"\d+ neighbors", trials[3].trial)
     assert {event.trials_total for event in trials} == {flow.plan_.n_trials}
     assert len(trials) <= flow.plan_.n_trials
     # All columns are known from the first trial on, and no step is counted twice.
@@ -231,7 +231,7 @@ def test_trees_are_equally_fine_in_all_but_tiny_tables(rng):
     assert TableFlow().plan(frame[:30]).min_samples_leaf == 3
 
 
-def test_near_rows_are_chosen_with_the_strategies_of_the_table(monkeypatch, rng):
+def test_neighbors_are_chosen_with_the_strategies_of_the_table(monkeypatch, rng):
     seen = []
     fit_chain = trial_draws.fit_chain
 
@@ -587,7 +587,7 @@ def check_imputed(flow, frame, is_chosen):
 @pytest.mark.parametrize(
     ("rules", "tree_settings"),
     [(RULES, None), ((), (3, 2.0, 5))],
-    ids=["with rules", "from near rows"],
+    ids=["with rules", "from neighbors"],
 )
 # Of few rows, and of cells that stay empty:
 @pytest.mark.filterwarnings("ignore::UserWarning")

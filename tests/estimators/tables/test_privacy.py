@@ -94,7 +94,10 @@ def test_a_moved_number_is_another_one_near_by_on_the_grid(values, min_count, se
     assert (moved != rare).all()
     assert ((moved >= 0) & (moved <= column.n_levels - 1)).all()
     # Rare levels have a row or more: 3 ranks are 3 levels, and rounding is 1 step.
-    if column.new_value_policy.may_fill_gaps and column.new_value_policy.has_full_grid:
+    if (
+        column.new_value_policy.allows_values_in_gaps
+        and column.new_value_policy.has_full_grid
+    ):
         assert (np.abs(moved - rare) <= 4).all()
     values = column.decode(moved)
     assert (values % 5 == 0).all()

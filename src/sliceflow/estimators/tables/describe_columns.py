@@ -43,11 +43,11 @@ def describe_columns(table: Table) -> pd.DataFrame:
 
 def describe_column(column: Column) -> dict[str, str | int | float]:
     """The row of the table `columns_` for a column."""
-    missing = column.encoded.missing
+    is_missing = column.encoded.is_missing
     return {
         "column": str(column.name),
         "kind": column.kind,
-        "missing": round(float(missing.mean()), 4),
+        "missing": round(float(is_missing.mean()), 4),
         "distinct": len(np.unique(column.encoded.observed_codes)),
         "note": _note(column),
     }
@@ -66,7 +66,7 @@ def _note(column: Column) -> str:
     if column.is_quantitative:
         return f"{column.levels.iloc[0]} to {column.levels.iloc[-1]}"
     note = format_names(column.levels.tolist()) or "all missing"
-    if column.discloses_rows:
+    if column.has_disclosing_levels:
         # At the front, because long notes are cut.
         note = f"REAL VALUES in samples, most of which belong to one row; {note}"
     return note

@@ -50,8 +50,8 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
     column, each cell given those before it
     (`sliceflow.estimators.tables.draws.chain`). A cell has the value of a similar row,
     or one between two of them. Smooth numbers of a small table may be drawn together,
-    from near rows (`sliceflow.estimators.tables.draws.nearest_rows_model`). Sequential
-    trees for synthetic tables are known from synthpop [1]_.
+    from a row and its neighbors (`sliceflow.estimators.tables.draws.neighbors_model`).
+    Sequential trees for synthetic tables are known from synthpop [1]_.
 
     There is no network and no training loop: a fit takes seconds, on the CPU. The model
     keeps the rows, and so does its file: treat it like the table. Identifiers and
@@ -78,9 +78,9 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
         of a table.)
     tree_settings : TreeSettings, tuple or None, default None
         How fine trees are, such as ``TreeSettings(min_samples_leaf=5, ccp_factor=2)``,
-        and from how many near rows dense numbers are drawn. A tuple has the same
+        and from how many neighbors dense numbers are drawn. A tuple has the same
         numbers: ``(5, 2)``. None has leaves of 7 rows or more, splits that gain 2.25
-        times what one of noise would, and near rows if they are better; ``plan_`` shows
+        times what one of noise would, and neighbors if they are better; ``plan_`` shows
         what was taken.
     min_count : int, default 5
         Numbers and times of fewer rows do not come back: where one is drawn, samples
@@ -192,7 +192,7 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
 
         The kinds of columns and the rules are found, and no model is fitted. What the
         fit chooses by trial is "auto": which columns regressions predict, whether a
-        label has separate trees, and whether near rows draw dense numbers. `plan_` has
+        label has separate trees, and whether neighbors draw dense numbers. `plan_` has
         what was chosen. ``fit(flow.prepare(X))``, whose argument has a `plan`, reads
         the table once.
 
@@ -316,8 +316,8 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
         given : dict or None, default None
             What all rows must have, by column: a value, None for missing, a list of
             values, or a range (low, high), of which one may be None. Samples are plain
-            draws that have it, or those of a chain that is fitted again to the rows
-            that have it. A warning says if these are few.
+            draws that have what is given, or draws of a chain that is fitted again to
+            the rows that have it. A warning says if these rows are few.
         random_state : int, RandomState, Generator or None, default None
             With None, every call gives new rows.
 

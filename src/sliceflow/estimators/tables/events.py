@@ -14,7 +14,7 @@ from dataclasses import dataclass
 class TableTrialEvent:
     """A trial has ended, by which a fit chooses how rows are drawn."""
 
-    trial: str  # what was tried, such as "how to draw age" or "27 near rows"
+    trial: str  # what was tried, such as "how to draw age" or "27 neighbors"
     trials_done: int
     trials_total: int  # at most so many
     columns_total: int  # which are fitted after the trials

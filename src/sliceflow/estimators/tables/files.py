@@ -129,7 +129,7 @@ def _read_text_file(path: Path, words: Collection[str]) -> TableFile:
     for name in layout.names:
         cells = texts.pop(name).str.strip()
         cells = cells.mask(cells.str.lower().isin(words))
-        is_unknown = _are_unknown_values(cells)
+        is_unknown = _is_unknown_value(cells)
         if is_unknown.any():
             notes.append(_unknown_words_note(name, cells[is_unknown]))
         columns[name] = _infer_type(cells.mask(is_unknown))
@@ -175,18 +175,18 @@ def _has_only_values(cells: pd.Series) -> bool:
     return bool(cells.notna().any() and _texts_among(cells).isna().all())
 
 
-def _are_unknown_values(texts: pd.Series) -> pd.Series:
+def _is_unknown_value(texts: pd.Series) -> pd.Series:
     """Which cells are words such as "unknown", if all others are numbers, or dates."""
     import pandas as pd
 
     is_unknown = texts.str.lower().isin(UNKNOWN_WORDS)
     others = texts[~is_unknown].dropna()
-    if is_unknown.any() and len(others) and _are_numbers_or_dates(others):
+    if is_unknown.any() and len(others) and _has_only_numbers_or_dates(others):
         return is_unknown
     return pd.Series(False, index=texts.index)
 
 
-def _are_numbers_or_dates(texts: pd.Series) -> bool:
+def _has_only_numbers_or_dates(texts: pd.Series) -> bool:
     """Whether nearly all texts are numbers, or all are dates, in one way of writing."""
     if infer_number_format(texts.to_numpy(dtype=object)) is not None:
         return True

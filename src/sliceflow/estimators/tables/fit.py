@@ -13,7 +13,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError, DataWarning
 from sliceflow.estimators.tables.columns.rare_levels import rare_level_codes
 from sliceflow.estimators.tables.draws.chain import ChainStep, fit_chain
-from sliceflow.estimators.tables.draws.neighbor_columns import may_use_neighbors
+from sliceflow.estimators.tables.draws.neighbor_columns import allows_neighbors
 from sliceflow.estimators.tables.draws.strategies import Strategy
 from sliceflow.estimators.tables.draws.trees import DEFAULT_TREE_SETTINGS, TreeSettings
 from sliceflow.estimators.tables.events import ColumnEvent, TableEvent, TableTrialEvent
@@ -103,13 +103,13 @@ class TableFitPlanner:
         return PlannedTableFit(plan, table, seed, self.parameters.rare_levels == "warn")
 
     def _plan_neighbors(self, table: Table, plan: TablePlan) -> TablePlan:
-        """The plan with near rows, if the table may have them.
+        """The plan with neighbors, if the table may have them.
 
         If the user does not say how many, trials choose.
         """
-        # With regressions, fewer columns could be drawn from near rows.
+        # With regressions, fewer columns could be drawn from neighbors.
         only_trees: Sequence[Strategy] = ["tree"] * len(table.drawing_order)
-        if not may_use_neighbors(table, only_trees):
+        if not allows_neighbors(table, only_trees):
             return replace(plan, n_neighbors=0)
         if self.parameters.tree_settings is not None:
             return plan
@@ -167,7 +167,7 @@ class PlannedTableFit:
             settings = TreeSettings(plan.min_samples_leaf, plan.ccp_factor)
             k = choose_n_neighbors(self.table, settings, strategies, on_trial)
             plan = replace(plan, n_neighbors=k)
-        elif plan.n_neighbors and not may_use_neighbors(self.table, strategies):
+        elif plan.n_neighbors and not allows_neighbors(self.table, strategies):
             plan = replace(plan, n_neighbors=0)
         return plan
 
@@ -252,7 +252,7 @@ class TableProgress:
 
 def _warning_of_real_values(table: Table) -> DataWarning | None:
     """A warning of columns whose real values come back, if there are any."""
-    names = [column.name for column in table.columns if column.discloses_rows]
+    names = [column.name for column in table.columns if column.has_disclosing_levels]
     if not names:
         return None
     fact = "samples contain real values, most of which belong to one row"

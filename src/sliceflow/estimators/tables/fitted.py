@@ -11,18 +11,20 @@ import numpy as np
 
 from sliceflow.arrays import Floats
 from sliceflow.engine.random import Seed
-from sliceflow.errors import warn_user
+from sliceflow.errors import DataError, warn_user
 from sliceflow.estimators.tables.columns.level_positions import LevelPositions
 from sliceflow.estimators.tables.draws.chain import ChainStep, draw_rows, fit_chain
 from sliceflow.estimators.tables.draws.trees import TreeSettings
 from sliceflow.estimators.tables.given.given_rows import GivenRows, rows_with_given
 from sliceflow.estimators.tables.plan import TablePlan
 from sliceflow.estimators.tables.rows.stored_levels import ColumnName
-from sliceflow.estimators.tables.rows.table_rows import read_dataframe
+from sliceflow.estimators.tables.rows.table_rows import format_names, read_dataframe
 from sliceflow.estimators.tables.table import Table
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from sliceflow.estimators.tables.trials.choose_given_draws import DrawKind
 
 # What is given is looked for in plain draws if at least this share of the rows has it,
 # so at most about twenty rows are drawn for one. With a smaller share, samples would
@@ -48,7 +50,7 @@ class SavedTable:
     def with_table(self, table: Table) -> FittedTable:
         """The fitted model, with the table of the file's rows.
 
-        Raises a ValueError if it does not fit the plan, as in a damaged file.
+        Raises a ValueError if the table does not fit the plan, as in a damaged file.
         """
         if not self.plan.is_compatible_with(table):
             raise ValueError("the rows do not fit the plan")
@@ -72,7 +74,7 @@ class FittedTable:
 
     @property
     def saved(self) -> SavedTable:
-        """What a file has of it, beside the rows."""
+        """What a file has of the model, beside the rows."""
         return SavedTable(self.plan, self.seed)
 
     def sample_bytes(self, n: int = 1) -> int:
@@ -92,16 +94,16 @@ class FittedTable:
     ) -> pd.DataFrame:
         """A DataFrame of n new rows that have what is given, by column.
 
-        They are plain draws that have it, or they are drawn by a chain of the other
-        columns that is fitted to the rows that have it (`plain_draws_are_better`). A
-        warning says why the rows may be poor, such as that few rows have it.
+        The new rows are plain draws that have what is given, or draws of a chain of the
+        other columns, fitted to the rows that have it (`choose_draws_by_trial`). A
+        warning says why the new rows may be poor, such as that few rows have it.
         """
         given_rows = rows_with_given(self.table, given)
         if given_rows.notes:
             warn_user(f"given={dict(given)}: {'; '.join(given_rows.notes)}")
         draws = list[LevelPositions]()
         n_left = n
-        if self._prefers_plain_draws(given_rows, allow_missing):
+        if self._choose_draws(given_rows, allow_missing) == "plain":
             plain = self._filter_draws(n, seed, given_rows, allow_missing)
             draws.append(plain)
             n_left = n - len(plain)
@@ -136,22 +138,22 @@ class FittedTable:
             self.fitted_chains[settings] = tuple(steps)
         return self.fitted_chains[settings]
 
-    def _prefers_plain_draws(self, given_rows: GivenRows, allow_missing: bool) -> bool:
-        """Whether samples are plain draws that have what is given.
+    def _choose_draws(self, given_rows: GivenRows, allow_missing: bool) -> DrawKind:
+        """Choose between plain draws that have what is given, and refitted draws.
 
-        There are three reasons to draw by a chain of the rows that have it instead:
-        plain draws would take long, they would be worse, or rows had to be moved to
-        given numbers.
+        Refitted draws come from a chain of the rows that have what is given. There are
+        three reasons for them: plain draws would take long, plain draws would be worse,
+        or rows had to be moved to given numbers.
         """
         share = given_rows.share_of(self.table)
         if given_rows.is_moved or share < MIN_SHARE_TO_FILTER:
-            return False
+            return "refitted"
         # It imports torch, which takes seconds, and plain draws need none of it.
         from sliceflow.estimators.tables.trials.choose_given_draws import (
-            plain_draws_are_better,
+            choose_draws_by_trial,
         )
 
-        return plain_draws_are_better(
+        return choose_draws_by_trial(
             self.table,
             given_rows,
             self.plan.tree_settings_for(allow_missing),
@@ -167,7 +169,7 @@ class FittedTable:
         for round_index in range(MAX_FILTER_ROUNDS):
             n_draws = math.ceil((n - len(found)) / share)
             drawn = self._draw(n_draws, seed.child("plain", round_index), allow_missing)
-            matching = drawn[given_rows.matches(drawn)]
+            matching = drawn[given_rows.has_given(drawn)]
             found = LevelPositions(np.concatenate((found, matching)))[:n]
             if len(found) == n:
                 break
@@ -185,14 +187,19 @@ class FittedTable:
             settings=self.plan.tree_settings_for(allow_missing),
             strategies=self.plan.chosen_strategies,
         )
-        return draw_rows(
-            given_rows.table,
-            list(chain),
-            n,
-            seed=seed,
-            fixed_positions=given_rows.fixed_positions,
-            allow_missing=allow_missing,
-        )
+        try:
+            return draw_rows(
+                given_rows.table,
+                list(chain),
+                n,
+                seed=seed,
+                fixed_positions=given_rows.fixed_positions,
+                allow_missing=allow_missing,
+            )
+        except DataError as error:
+            if not given_rows.computed_names:
+                raise
+            raise _rarely_met_error(given_rows.computed_names) from error
 
     def features(self, X: object) -> Floats:
         """The features (a, n) of the n rows of a DataFrame."""
@@ -203,3 +210,17 @@ class FittedTable:
         if not axes:
             axes.append(np.zeros((1, len(level_positions))))
         return np.vstack(axes)
+
+
+def _rarely_met_error(computed_names: Sequence[ColumnName]) -> DataError:
+    """The error for given ranges and lists of computed columns that no draw met."""
+    names = format_names([repr(name) for name in computed_names])
+    fact = (
+        f"a range or list of {names} is given, which a rule computes from other "
+        "columns, and draws of these rarely meet it"
+    )
+    hint = (
+        "give one value at a time or a wider range, or give the columns from which it "
+        "follows"
+    )
+    return DataError(fact, hint)

@@ -24,7 +24,7 @@ MissingCells = Literal["model", "never"]
 # How levels of categories that few rows have are treated: they are kept with or without
 # a warning, or merged.
 RareLevels = Literal["warn", "keep", "merge"]
-# `TreeSettings` are such tuples, and a file keeps them as those.
+# `TreeSettings` are such tuples, and a file keeps them as such tuples.
 TreeSettingsLike: TypeAlias = tuple[int, float] | tuple[int, float, int]
 
 

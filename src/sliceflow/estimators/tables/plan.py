@@ -11,7 +11,7 @@ from typing import Annotated
 
 from sliceflow.base.fit_plan import FitPlan
 from sliceflow.estimators.tables.columns.column_data import MAX_PREDICTORS
-from sliceflow.estimators.tables.draws.neighbor_columns import may_use_neighbors
+from sliceflow.estimators.tables.draws.neighbor_columns import allows_neighbors
 from sliceflow.estimators.tables.draws.strategies import Strategy, uses_ridge
 from sliceflow.estimators.tables.draws.trees import MAX_ROWS_PER_TREE, TreeSettings
 from sliceflow.estimators.tables.rows.table_rows import format_names
@@ -23,20 +23,20 @@ from sliceflow.saved_types import Between, Count, Label
 # x86-64 machine at 2.5 GHz. They were measured on 18 tables of 100 to 100,000 rows and
 # 4 to 80 columns: 15 of random numbers and categories, and penguins, diamonds and ofp
 # (benchmarks/table_sets.py). Fits took from a quarter to 2.5 times the estimate, and
-# less where the first trials said that near rows are no use. Users are told an order of
+# less where the first trials said that neighbors are no use. Users are told an order of
 # magnitude.
 # The trees of the chain, for each row and each column that a tree sees.
 SECONDS_PER_ROW_AND_PREDICTOR = 2e-6
 # A trial of a regression, for the same, of the rows that trials are limited to. Where
 # regressions are good, trees are tried as well, and it takes twice as long.
 SECONDS_PER_TRIAL_ROW_AND_PREDICTOR = 4e-6
-# A trial of near rows, most of which a detector takes, and that for each column.
+# A trial of neighbors, most of which a detector takes, and that for each column.
 SECONDS_PER_NEIGHBOR_TRIAL = 0.05
 SECONDS_PER_NEIGHBOR_TRIAL_AND_COLUMN = 0.012
 # Reading a cell.
 SECONDS_PER_CELL = 1e-6
 
-# Bytes for each cell: of a fit, and of one that tries near rows, most of which is the
+# Bytes for each cell: of a fit, and of one that tries neighbors, most of which is the
 # detector's. The peaks of 100 to 100,000 rows were measured, without what is imported.
 BYTES_PER_CELL = 200
 BYTES_PER_CELL_WITH_NEIGHBOR_TRIALS = 2_000
@@ -61,13 +61,13 @@ class TablePlan(FitPlan):
     # How many trials the fit runs, to choose
     n_regression_trials: Count = 0  # whether regressions are better than trees
     n_label_trials: Count = 0  # whether each level of a label has trees of its own
-    n_neighbor_trials: Count = 0  # how many near rows are best: at most so many trials
+    n_neighbor_trials: Count = 0  # how many neighbors are best: at most so many trials
 
     @property
     def method(self) -> str:
         """The method that draws rows, in a few words."""
         if self.n_neighbors:
-            return "near rows and a chain of trees"
+            return "neighbors and a chain of trees"
         return "chain of trees"
 
     @property
@@ -87,17 +87,17 @@ class TablePlan(FitPlan):
     def tree_settings(self) -> TreeSettings:
         """How fine trees are, as `TableFlow(tree_settings=…)` takes it.
 
-        Raises a ValueError if the fit has not chosen yet how many near rows it takes.
+        Raises a ValueError if the fit has not chosen yet how many neighbors it takes.
         """
         if self.n_neighbors is None:
-            fact = "the fit has not chosen yet how many near rows it takes"
+            fact = "the fit has not chosen yet how many neighbors it takes"
             raise ValueError(f"{fact}: plan_ has the tree_settings of a fitted table")
         return TreeSettings(self.min_samples_leaf, self.ccp_factor, self.n_neighbors)
 
     def tree_settings_for(self, allow_missing: bool) -> TreeSettings:
         """The settings to draw rows with or without missing cells.
 
-        Draws from nearest rows have the missing cells of these rows. So if no cell may
+        Draws from neighbors have the missing cells of real rows. So if no cell may
         be missing, trees draw all columns.
         """
         if allow_missing:
@@ -109,7 +109,7 @@ class TablePlan(FitPlan):
         return [
             ("data", f"{self.n_rows} rows of {self.n_columns} columns"),
             ("order", format_names(self.order)),
-            ("near rows", self._near_rows_in_words()),
+            ("neighbors", self._neighbors_in_words()),
             ("trees", self._trees_in_words()),
             ("separate trees", self._separate_trees_in_words()),
             ("regressions", self._regressions_in_words()),
@@ -118,11 +118,11 @@ class TablePlan(FitPlan):
             ("model", "keeps all rows"),
         ]
 
-    def _near_rows_in_words(self) -> str:
+    def _neighbors_in_words(self) -> str:
         if self.n_neighbors == 0:
             return ""
         if self.n_neighbors is None:
-            return "auto: dense numbers from near rows, or from trees"
+            return "auto: dense numbers from neighbors, or from trees"
         k = self.n_neighbors
         return f"dense numbers from the {k} rows nearest to a random one"
 
@@ -216,4 +216,4 @@ class TablePlan(FitPlan):
                 return False
         if self.n_neighbors == 0:
             return True
-        return may_use_neighbors(table, self.chosen_strategies)
+        return allows_neighbors(table, self.chosen_strategies)

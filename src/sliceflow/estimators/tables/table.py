@@ -71,7 +71,7 @@ class FoundRule:
         return f"{self.text} ({100 * self.share:.4g} % of rows)"
 
 
-def _follows_from_others(rule: Rule, determinants: Mapping[int, set[int]]) -> bool:
+def _is_implied_by_others(rule: Rule, determinants: Mapping[int, set[int]]) -> bool:
     """Whether a column follows from a determinant by way of another column.
 
     `determinants` has the determinants of each dependent. For example, the country
@@ -150,17 +150,17 @@ class Table:
     def with_rules(self, more: Sequence[Rule]) -> Table:
         """The table with more rules.
 
-        Some rules only know the levels of columns (`needs_known_levels`). In these
+        Some rules only know the levels of columns (`allows_only_levels`). In these
         columns, no other values are drawn.
         """
         newly_restricted = set[int]()
         for rule in more:
-            if rule.needs_known_levels:
+            if rule.allows_only_levels:
                 newly_restricted.update(rule.column_indices)
         columns = []
         for c, column in enumerate(self.columns):
-            only_known_levels = column.only_known_levels or c in newly_restricted
-            columns.append(replace(column, only_known_levels=only_known_levels))
+            allows_only_levels = column.allows_only_levels or c in newly_restricted
+            columns.append(replace(column, allows_only_levels=allows_only_levels))
         rule_set = RuleSet((*self.rule_set.rules, *more), columns, self.level_positions)
         return replace(self, columns=tuple(columns), rule_set=rule_set)
 
@@ -195,7 +195,7 @@ class Table:
                 determinants.setdefault(dependent, set()).add(determinant)
         found = []
         for rule in self.all_rules:
-            if rule.is_discovered and not _follows_from_others(rule, determinants):
+            if rule.is_discovered and not _is_implied_by_others(rule, determinants):
                 names = tuple(self.names[c] for c in rule.column_indices)
                 found.append(FoundRule(rule.text, rule.share, names))
         return found
@@ -216,8 +216,8 @@ class Table:
             is_complete = has_all_values(level_positions, rule.column_indices)
             shares[rule.text] = 1.0
             if is_complete.any():
-                broken = rule.is_broken(self.columns, level_positions[is_complete])
-                shares[rule.text] = 1 - float(broken.mean())
+                is_broken = rule.is_broken(self.columns, level_positions[is_complete])
+                shares[rule.text] = 1 - float(is_broken.mean())
         return shares
 
     def rules_that_compute(
@@ -244,7 +244,7 @@ class Table:
             if column.n_levels and not column.is_modeled
         ]
 
-    def rows_not_computed(self, c: int, indices_before: Iterable[int]) -> Mask:
+    def is_not_computed(self, c: int, indices_before: Iterable[int]) -> Mask:
         """Which rows (n,) have a cell of column c that no exact rule computes.
 
         Rules compute it from columns drawn before it, and constants.
@@ -266,8 +266,8 @@ class Table:
     def unique_rows(self) -> set[bytes]:
         """The rows that occur once, as bytes of their positions.
 
-        A new row that equals one of them is a copy. Empty if most rows occur more than
-        once: then equal rows are usual, and no copies.
+        A new row that equals such a row is a copy of it. The set is empty if most rows
+        occur more than once: then equal rows are usual, and no copies.
         """
         counts = Counter(row.tobytes() for row in self.level_positions)
         unique = {row for row, count in counts.items() if count == 1}
@@ -275,7 +275,7 @@ class Table:
             return set()
         return unique
 
-    def copies_unique_row(self, level_positions: LevelPositions) -> Mask:
+    def is_copy_of_unique_row(self, level_positions: LevelPositions) -> Mask:
         """Which rows of positions (m, d) copy a row that occurs once."""
         return np.array(
             [row.tobytes() in self.unique_rows for row in level_positions], dtype=bool

@@ -26,6 +26,7 @@ COLUMNS = {
     ),
     "Float32": lambda r: pd.array(r.normal(size=N), dtype="Float32"),
     "float32": lambda r: r.normal(size=N).astype(np.float32),
+    "float16": lambda r: r.normal(size=N).astype(np.float16),
     "unix seconds": lambda r: 1.7e9 + (r.random(N) * 1e6).round(3),
     "Decimal": lambda r: pd.Series(
         [Decimal(int(v)) / 100 for v in r.integers(0, 9999, N)], dtype=object

@@ -53,8 +53,10 @@ def test_a_total_whose_parts_are_drawn_is_allowed_because_it_is_computed(table):
     # The first total will be 2. In the second row no a is 5.
     assert partly_drawn.allows(2, np.arange(2), total).tolist() == [True, False]
     rows[0, 2] = 6
-    assert table.rule_set.solve_rows(rows[:1], np.array([False, False, True])).all()
-    assert rows[0].tolist() == [1, 1, 2]
+    finished = table.rule_set.finish_rows(rows[:1], np.array([False, False, True]))
+    assert finished.is_valid.all()
+    assert finished.level_positions.tolist() == [[1, 1, 2]]
+    assert rows[0].tolist() == [1, 1, 6]
 
 
 def test_a_draft_without_missing_cells_refuses_these_and_no_others(table):
@@ -96,11 +98,11 @@ def test_one_column_is_computed_from_known_cells_only(table):
     assert np.array_equal(rows, before, equal_nan=True)
 
 
-def test_rows_are_completed_by_the_only_cell_that_may_change_or_else_by_the_total(
+def test_rows_are_completed_by_the_only_cell_that_is_changeable_or_else_by_the_total(
     table,
 ):
     rows = np.array([[1.0, 2, 6], [1, 2, 6], [1, MISSING, 6], [1, 2, 0]])
-    may_change = np.array(
+    is_changeable = np.array(
         [
             [True, True, True],  # the total follows from its parts
             [True, False, False],  # only a may change
@@ -108,6 +110,9 @@ def test_rows_are_completed_by_the_only_cell_that_may_change_or_else_by_the_tota
             [False, True, False],  # b cannot be −1
         ]
     )
-    solve_rows(table.rule_set.rules_in_solving_order, table.columns, rows, may_change)
+    before = rows.copy()
+    rules = table.rule_set.rules_in_solving_order
+    solved = solve_rows(rules, table.columns, rows, is_changeable)
     expected = [[1, 2, 3], [IMPOSSIBLE, 2, 6], [1, MISSING, 6], [1, IMPOSSIBLE, 0]]
-    assert rows.tolist() == expected
+    assert solved.tolist() == expected
+    assert np.array_equal(rows, before)

@@ -10,7 +10,8 @@ import torch
 
 from sliceflow import TableFlow
 from sliceflow.errors import DataError
-from sliceflow.estimators.tables.draws import row_distances
+from sliceflow.estimators.tables.draws import chain, row_distances
+from sliceflow.estimators.tables.given.read_given import ValueRange
 from sliceflow.estimators.tables.trials import choose_given_draws
 
 
@@ -248,13 +249,92 @@ def test_a_range_may_hold_nothing_but_a_rare_number_of_near_rows(rng):
     frame = pd.DataFrame({"x": rng.permutation(4000)[:400], "y": rng.normal(size=400)})
     flow = fit(frame, tree_settings=(5, 2.0, 8))
     number = int(np.sort(frame["x"])[200])
+    next_number = int(np.sort(frame["x"])[201])
+    only_this = ValueRange(number, next_number, with_high=False)
     with pytest.warns(UserWarning, match="only 1 row of .* close to it$"):
-        new = flow.sample(20, random_state=0, given={"x": (number, number)})
-    assert (new["x"] == number).all()
+        new = flow.sample(20, random_state=0, given={"x": only_this})
+    assert new["x"].between(number, next_number - 1).all()
     # In a wide range, rare numbers move as they do elsewhere.
     new = flow.sample(100, random_state=0, given={"x": (1000, 3000)})["x"]
     assert new.between(1000, 3000).all()
     assert new.isin(frame["x"]).mean() < 0.3
+
+
+def orders(rng, n=60):
+    """Orders with net = price · quantity, and total = net + postage."""
+    frame = pd.DataFrame(
+        {"price": rng.gamma(2, 10, n).round(2), "quantity": rng.integers(1, 9, n)}
+    )
+    frame["net"] = (frame["price"] * frame["quantity"]).round(2)
+    frame["postage"] = rng.gamma(2, 3, n).round(2)
+    frame["total"] = (frame["net"] + frame["postage"]).round(2)
+    return frame
+
+
+def given_samples(flow, given):
+    with warnings.catch_warnings(action="ignore"):
+        return flow.sample(5, random_state=0, given=given)
+
+
+@pytest.mark.parametrize("name", ["net", "total"])
+def test_one_value_of_a_computed_column_may_be_a_range_or_a_list(name, rng):
+    """Once, no draw of the other columns gave just this value."""
+    frame = orders(rng)
+    flow = fit(frame)
+    value = float(frame[name][0])
+    expected = given_samples(flow, {name: value})
+    assert (expected[name] == value).all()
+    cent = 0.01
+    for given in (
+        (value, value),
+        [value],
+        [value, value],
+        (value - 0.4 * cent, value + 0.4 * cent),
+        ValueRange(value - cent, value + cent, with_low=False, with_high=False),
+    ):
+        pd.testing.assert_frame_equal(given_samples(flow, {name: given}), expected)
+
+
+def test_a_range_or_list_of_one_value_of_any_type_is_that_value(rng):
+    days = pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.permutation(400)[:200], "D")
+    frame = pd.DataFrame(
+        {
+            "age": rng.integers(20, 60, 200),
+            "day": days,
+            "text": days.strftime("%d.%m.%Y"),
+            "plan": ["basic", "gold"] * 100,
+            "x": pd.Series(rng.normal(size=200)).mask(rng.random(200) < 0.2),
+        }
+    )
+    flow = fit(frame, kinds={"text": "datetime:%d.%m.%Y"})
+    oldest = int(frame["age"].max())
+    day = days[7]
+    number = float(frame["x"].max()) - 0.123
+    for name, value, given in (
+        ("age", 30, ValueRange(29, 31, with_low=False, with_high=False)),
+        ("age", oldest, (oldest, None)),
+        ("age", oldest + 5, (oldest + 5, oldest + 5)),  # outside the column
+        ("age", oldest + 5, [oldest + 5]),
+        ("day", day, (day, day)),
+        ("day", day, (day, day + pd.Timedelta("23h"))),
+        ("text", "07.03.2024", ("07.03.2024", "07.03.2024")),
+        ("plan", "gold", {"gold"}),
+        ("x", number, (number, number)),
+        ("x", None, [None]),
+    ):
+        pd.testing.assert_frame_equal(
+            given_samples(flow, {name: given}), given_samples(flow, {name: value})
+        )
+
+
+def test_a_narrow_range_of_a_computed_column_says_why_it_fails(rng, monkeypatch):
+    monkeypatch.setattr(chain, "MAX_DRAW_ROUNDS", 3)
+    frame = orders(rng)
+    flow = fit(frame)
+    value = float(frame["net"][0])
+    match = r"a range or list of 'net' is given, .*rule computes.*; give one value"
+    with pytest.raises(DataError, match=match):
+        given_samples(flow, {"net": (value, value + 0.01)})
 
 
 def test_frequent_values_are_not_moved(rng):

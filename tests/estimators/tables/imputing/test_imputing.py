@@ -95,7 +95,7 @@ def test_a_missing_part_is_not_drawn_given_its_missing_total(operator, rng):
     """With b and total = a + b missing, b may be any number; so with a product.
 
     Once, each was drawn given the other, so both kept their initial draw, which is
-    that of one of ten near rows: the range of 39 draws held 9/11 of the numbers.
+    that of one of ten donors: the range of 39 draws held 9/11 of the numbers.
     """
     a, b = rng.integers(1, 1000, (2, 1000))
     frame = pd.DataFrame({"a": a, "b": b, "total": operator(a, b)})

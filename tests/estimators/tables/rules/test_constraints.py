@@ -301,7 +301,7 @@ def test_combinations_of_three_and_dependencies_are_exact(rng):
     )
     table = Table.from_rows(read_dataframe(frame), {}, ["combinations(a, b, c)"])
     every = np.array(list(product((0.0, 1.0), repeat=3)))
-    occurs = every[~table.rule_set.broken(table.rule_set.rules[0], every)]
+    occurs = every[~table.rule_set.is_broken_so_far(table.rule_set.rules[0], every)]
     assert set(map(tuple, occurs)) == set(map(tuple, table.level_positions))
     frame = pd.DataFrame(rng.integers(0, 3, (60, 6)), columns=[*"abcdef"])
     assert (
@@ -336,11 +336,11 @@ def test_cells_that_sums_determine_one_after_the_other_are_computed(rng):
     table = Table.from_rows(read_dataframe(frame), {}, constraints)
     z = table.level_positions.copy()
     z[:, 1:6] = z[::-1, 1:6]  # drawn before the totals were known
-    may_change = np.isin(np.arange(table.level_positions.shape[1]), range(1, 6))
-    assert table.rule_set.solve_rows(z, may_change).all()
-    assert np.array_equal(
-        z, table.level_positions
-    )  # v follows from u, w from v, and so on
+    is_changeable = np.isin(np.arange(table.level_positions.shape[1]), range(1, 6))
+    finished = table.rule_set.finish_rows(z, is_changeable)
+    assert finished.is_valid.all()
+    # v follows from u, w from v, and so on.
+    assert np.array_equal(finished.level_positions, table.level_positions)
 
 
 def test_constants_are_compared_and_filled(rng):

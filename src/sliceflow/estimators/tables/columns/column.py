@@ -85,8 +85,8 @@ class Column:
     grid: Grid  # of the levels; empty if the column is left out, or of identifiers
     quantity: Quantity = "number"
     text_format: TextFormat | None = None  # how numbers or times are written as text
-    only_known_levels: bool = False  # whether only its levels may be drawn
-    identifier_reason: str = ""  # why the column is one of identifiers
+    allows_only_levels: bool = False  # whether only its levels may be drawn
+    identifier_reason: str = ""  # why the column has identifiers
     # Numbers that fewer rows have are rare: samples have others near by
     # (`draws.rare_numbers`).
     min_count: int = 1
@@ -136,7 +136,7 @@ class Column:
         which cells are missing: these columns are drawn if there are such cells.
         """
         if self.kind in ("constant", "identifier") and not self.has_pseudonyms:
-            return bool(self.encoded.missing.any()) and self.n_levels > 0
+            return bool(self.encoded.is_missing.any()) and self.n_levels > 0
         return self.kind != "drop"
 
     @cached_property
@@ -242,7 +242,7 @@ class Column:
         code_of_level = np.append(self.level_codes, -1)  # −1 stays −1
         values = self.encoded.to_series(code_of_level[level])
         is_written = positions != level
-        if self._levels_may_have_rounding_errors:
+        if self._is_float_of_few_decimals:
             is_written = has_value(positions)
         if is_written.any():
             new_values = self.write_values(positions[is_written])
@@ -250,7 +250,7 @@ class Column:
         return values
 
     @property
-    def _levels_may_have_rounding_errors(self) -> bool:
+    def _is_float_of_few_decimals(self) -> bool:
         """Whether levels are floats of few decimals: .1 + .2 is .30000000000000004."""
         is_float = self.is_quantitative and self.encoded.value_type == "float"
         return is_float and self.unit is not None
@@ -302,10 +302,10 @@ class Column:
         return pd.Series(values).astype(self.encoded.levels.dtype)
 
     @property
-    def discloses_rows(self) -> bool:
+    def has_disclosing_levels(self) -> bool:
         """Whether samples hold real values, most of which belong to one row."""
         counts = np.bincount(self.encoded.observed_codes)
         n = int(counts.sum())
         n_once = int((counts == 1).sum())
-        many_rows = n >= MIN_ROWS_TO_JUDGE
-        return self.kind in CATEGORY_KINDS and many_rows and 2 * n_once > n
+        has_many_rows = n >= MIN_ROWS_TO_JUDGE
+        return self.kind in CATEGORY_KINDS and has_many_rows and 2 * n_once > n

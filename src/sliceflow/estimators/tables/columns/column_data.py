@@ -11,7 +11,7 @@ from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.estimators.tables.columns.column import Column
 from sliceflow.estimators.tables.columns.level_positions import LevelPositions
 
-# The most columns that a model sees: of more, it sees those with the largest
+# The most columns that a model sees: of more, it sees the columns with the largest
 # correlation ratios. So the time of a wide table grows with its columns and not with
 # their square. With fewer, a model could miss columns that matter.
 MAX_PREDICTORS = 40
@@ -79,8 +79,8 @@ def limit_predictors(data: ColumnData) -> ColumnData:
 def _groups(positions: LevelPositions) -> Ints:
     """Groups (n,) of cells that are alike, numbered from 0.
 
-    Each level is a group, and so are missing cells. With many levels, these are joined
-    to groups of neighbors with about equally many rows.
+    Each level is a group, and so are missing cells. Many levels are joined to groups of
+    adjacent levels with about equally many rows.
     """
     levels, group = np.unique(positions, return_inverse=True)
     if len(levels) <= MAX_GROUPS:

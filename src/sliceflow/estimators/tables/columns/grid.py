@@ -57,7 +57,7 @@ class Grid:
     # Python's own if they are large, or floats if there is no unit.
     exact_values: ExactValues
     unit: Fraction | None = None  # in ones or seconds; None for floats and categories
-    spacing: int = 1  # how many units are between neighbors on the grid
+    spacing: int = 1  # how many units are between adjacent grid values
 
     @property
     def origin(self) -> int:
@@ -171,7 +171,7 @@ class Grid:
 
 
 def values_at(values: Floats, places: Floats) -> Floats:
-    """Values (k,) at places (m,): at indices, or on a line between two of these."""
+    """Values (k,) at places (m,): at indices, or on a line between two values."""
     with np.errstate(invalid="ignore"):
         whole = places.astype(np.int64)
     if (whole == places).all():  # the usual case is quick

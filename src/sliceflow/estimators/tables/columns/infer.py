@@ -35,11 +35,11 @@ from sliceflow.estimators.tables.identifiers.judgment import (
     MIN_ROWS_TO_JUDGE,
     NEARLY_UNIQUE,
     IdentifierJudgment,
-    do_values_repeat,
+    has_repeated_values,
     judge_identifier,
 )
 from sliceflow.estimators.tables.rows.encoded_columns import EncodedColumn
-from sliceflow.estimators.tables.rows.stored_levels import ColumnName
+from sliceflow.estimators.tables.rows.stored_levels import ColumnName, to_python_type
 from sliceflow.number_formats import NumberFormat, infer_number_format
 
 # At most this many cells are looked at to see how a column is written; more would only
@@ -120,7 +120,7 @@ def _judge_identifier(
     The kind that a user wants decides, if there is one.
     """
     if wanted_kind == "identifier":
-        return IdentifierJudgment("as asked", do_values_repeat(encoded))
+        return IdentifierJudgment("as asked", has_repeated_values(encoded))
     if wanted_kind:
         return IdentifierJudgment("")
     return judge_identifier(encoded, distinct_row_indices)
@@ -138,7 +138,7 @@ def _identifier_column(
         category_column(encoded, counts, "identifier"),
         identifier_reason=judgment.reason,
     )
-    if judgment.repeats:
+    if judgment.has_repeats:
         return column
     return replace(column, level_codes=column.level_codes[:1], grid=Grid(np.empty(0)))
 
@@ -147,7 +147,7 @@ def _is_constant(encoded: EncodedColumn, used_codes: Ints) -> bool:
     """Whether all cells are alike. A value and a missing cell differ."""
     if len(used_codes) == 0:
         return True
-    return len(used_codes) == 1 and not encoded.missing.any()
+    return len(used_codes) == 1 and not encoded.is_missing.any()
 
 
 def _constant_column(encoded: EncodedColumn, used_codes: Ints) -> Column:
@@ -184,13 +184,13 @@ def _infer_quantitative(
 ) -> Column | None:
     """A column of numbers or times, which may be written as text; None for words."""
     value_type = encoded.value_type
-    last = encoded.levels.iloc[used_codes[-1]]
-    may_be_text = value_type == "str"
+    last = to_python_type(encoded.levels.iloc[used_codes[-1]])
+    is_perhaps_text = value_type == "str"
     if value_type in ("int", "float"):
         low, high = _COMPACT_DATE_RANGE
-        may_be_text = bool(date_format) or low < last < high
+        is_perhaps_text = bool(date_format) or low < last < high
     text_format = None
-    if may_be_text:
+    if is_perhaps_text:
         text_format = _infer_text_format(encoded, used_codes, kind, date_format)
     is_plain_number = value_type in ("int", "float", "Decimal") and text_format is None
     if kind == "datetime" and is_plain_number:
@@ -234,7 +234,7 @@ def _quantitative_column(
         text_format=text_format,
     )
     if quantity == "time" and _is_on_calendar(column):
-        column = replace(column, only_known_levels=True)
+        column = replace(column, allows_only_levels=True)
     return column
 
 
@@ -309,9 +309,9 @@ def _infer_text_format(
         text_format = _infer_number_format(encoded)
     if text_format is None:
         return None
-    unreadable = np.isnan(text_format.parse(texts))
-    if unreadable.any():
-        first = int(np.argmax(unreadable))
+    is_unreadable = np.isnan(text_format.parse(texts))
+    if is_unreadable.any():
+        first = int(np.argmax(is_unreadable))
         others = date_format or "numbers"
         raise _odd_cell_error(encoded, used_codes[first], f"but others are {others}")
     return text_format
@@ -382,7 +382,7 @@ def _check_not_free_text(
             "convert it",
             column=encoded.name,
         )
-    n = int((~encoded.missing).sum())
+    n = int((~encoded.is_missing).sum())
     if n < MIN_ROWS_TO_JUDGE or 2 * len(texts) <= n:
         return
     mean_length = sum(len(text) for text in texts) / len(texts)

@@ -1,4 +1,4 @@
-"""Positions of cells among the levels of a column, and those of cells without value.
+"""Positions of cells among the levels of a column, also of cells without a value.
 
 A position from 0 to k − 1, for k levels, is a value (the package has an example): a
 level if it is whole, and else a new value between two levels. So 1.5 lies between the
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     class LevelPositions(np.ndarray[tuple[Any, ...], np.dtype[np.float64]]):
         """Positions: levels, values between levels, and the constants above.
 
-        They are those of a column (n,) or of a table (n, d).
+        They are of a column (n,) or of a table (n, d).
         """
 
         def __new__(cls, values: Floats) -> Self: ...

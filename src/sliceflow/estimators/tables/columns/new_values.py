@@ -42,9 +42,9 @@ class NewValuePolicy:
     | question                                    | answer                        |
     |---------------------------------------------|-------------------------------|
     | may there be new values at all?             | `allows_new_values`           |
-    | between which levels may draws be new?      | `interpolable_levels`         |
+    | between which levels may draws be new?      | `is_interpolable_level`       |
     | between which positions may they be?        | `is_interpolable`             |
-    | may any number between levels be?           | `may_fill_gaps`               |
+    | may any number between levels be?           | `allows_values_in_gaps`       |
     | which levels must samples not show?         | `is_rare_number`              |
     """
 
@@ -58,7 +58,7 @@ class NewValuePolicy:
         Most levels must be written again as they were, else new ones would look odd.
         """
         column = self._column
-        if not column.is_quantitative or column.only_known_levels:
+        if not column.is_quantitative or column.allows_only_levels:
             return False
         if np.abs(column.grid.grid_values).max(initial=0) >= MAX_EXACT_FLOAT:
             return False
@@ -75,16 +75,16 @@ class NewValuePolicy:
         return float(np.mean(is_alike)) >= _MIN_SHARE_WRITTEN_ALIKE
 
     @cached_property
-    def interpolable_levels(self) -> Mask:
+    def is_interpolable_level(self) -> Mask:
         """Which levels (k,) new values may be drawn next to, by interpolation.
 
         These are the levels with few rows. There are none if the column has few
         distinct values or allows no new ones.
         """
         k = self._column.n_levels
-        n = int((~self._column.encoded.missing).sum())
-        few_levels = k < MIN_LEVELS_FOR_NEW_VALUES or k <= _MIN_LEVELS_PER_ROW * n
-        if few_levels or not self.allows_new_values:
+        n = int((~self._column.encoded.is_missing).sum())
+        has_few_levels = k < MIN_LEVELS_FOR_NEW_VALUES or k <= _MIN_LEVELS_PER_ROW * n
+        if has_few_levels or not self.allows_new_values:
             return np.zeros(k, dtype=bool)
         return self._column.level_counts <= max(_ATOM_MIN_ROWS, _ATOM_MIN_SHARE * n)
 
@@ -96,31 +96,31 @@ class NewValuePolicy:
         values may be drawn.
         """
         column = self._column
-        may_be_new = column.is_quantitative and not column.only_known_levels
-        if not may_be_new or column.n_levels < 2:
+        allows_moves = column.is_quantitative and not column.allows_only_levels
+        if not allows_moves or column.n_levels < 2:
             return np.zeros(column.n_levels, dtype=bool)
         return column.level_counts < column.min_count
 
     @cached_property
     def has_full_grid(self) -> bool:
-        """Whether most levels are neighbors on the grid: any grid value may occur."""
+        """Whether most levels are adjacent on the grid: any grid value may occur."""
         gaps = np.diff(self._column.grid.grid_values)
         return self._column.unit is not None and float(np.median(gaps)) <= 1
 
     @property
-    def may_fill_gaps(self) -> bool:
+    def allows_values_in_gaps(self) -> bool:
         """Whether there may be new numbers between levels.
 
-        That takes many levels, or levels that are neighbors on the grid.
+        That takes many levels, or levels that are adjacent on the grid.
         """
         if not self.allows_new_values:
             return False
-        return self.has_full_grid or bool(self.interpolable_levels.any())
+        return self.has_full_grid or bool(self.is_interpolable_level.any())
 
     def is_interpolable(self, positions: LevelPositions) -> Mask:
         """Which positions (m,) are at an interpolable level, or right above it."""
         levels = np.maximum(positions, 0).astype(np.int64)
-        return has_value(positions) & self.interpolable_levels[levels]
+        return has_value(positions) & self.is_interpolable_level[levels]
 
     def interpolate(
         self,
@@ -151,7 +151,7 @@ class NewValuePolicy:
         """
         n = len(sorted_positions)
         drawn = sorted_positions[np.minimum(places.astype(np.int64), n - 1)]
-        if not self.interpolable_levels.any():
+        if not self.is_interpolable_level.any():
             return drawn
         # The i-th of n values is in the middle of the places from i to i + 1.
         centered = np.clip(places - 0.5, 0, n - 1)

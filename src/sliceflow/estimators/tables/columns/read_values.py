@@ -29,7 +29,7 @@ class LocatedValues(NamedTuple):
     """Where values (m,) are in a column."""
 
     positions: LevelPositions  # (m,); of values outside the range, the nearest end
-    grid_values: GridValues  # (m,); those of categories are their positions
+    grid_values: GridValues  # (m,); of categories, the positions
     unseen_values: pd.Series  # the values that are no levels, in the column's dtype
 
 
@@ -38,8 +38,8 @@ def locate_values(column: Column, values: pd.Series) -> LocatedValues:
 
     A `DataError` names a value that the column cannot have.
     """
-    are_texts = all(isinstance(value, str) for value in values)
-    as_texts = are_texts and column.encoded.value_type != "str"
+    is_all_text = all(isinstance(value, str) for value in values)
+    as_texts = is_all_text and column.encoded.value_type != "str"
     positions = _positions_of_seen_values(column, values, as_texts)
     grid_values = column.grid.grid_values_at(positions)
     is_unseen = is_missing(positions)
@@ -86,22 +86,22 @@ def encode_cells(
     if column.kind == "identifier" or not (
         column.is_category or column.is_quantitative
     ):
-        return LevelPositions(np.where(cells.missing, MISSING, 0.0))
-    to_read = ~cells.missing
+        return LevelPositions(np.where(cells.is_missing, MISSING, 0.0))
+    is_read = ~cells.is_missing
     if new_as_missing and column.is_category:
-        to_read &= ~_has_new_level(column, cells)
+        is_read &= ~_has_new_level(column, cells)
     positions = LevelPositions(np.full(len(cells.codes), MISSING))
-    if not to_read.any():
+    if not is_read.any():
         return positions
     # Each level is looked up once.
-    codes, code_index = np.unique(cells.codes[to_read], return_inverse=True)
+    codes, code_index = np.unique(cells.codes[is_read], return_inverse=True)
     located = locate_values(column, cells.levels.iloc[codes])
     positions_of_codes = located.positions
     if outside_as_missing and column.is_quantitative:
         is_outside = located.grid_values < column.grid.grid_values[0]
         is_outside |= located.grid_values > column.grid.grid_values[-1]
         positions_of_codes[is_outside] = MISSING
-    positions[to_read] = positions_of_codes[code_index]
+    positions[is_read] = positions_of_codes[code_index]
     return positions
 
 

@@ -13,9 +13,9 @@
 6. `partly_drawn_rows.py`: rows while they are drawn, and which cells they may have.
 7. `rare_numbers.py` moves drawn numbers that few rows have.
 
-In small tables, rows near a random row may draw several columns together:
+In small tables, a random row and its neighbors may draw several columns together:
 
 8. `neighbor_columns.py` says in which tables, and which columns.
-9. `nearest_rows_model.py` is this model.
+9. `neighbors_model.py` is this model.
 10. `row_distances.py` measures how near rows are to others. Only trials ask for that.
 """

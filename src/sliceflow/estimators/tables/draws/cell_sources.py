@@ -43,22 +43,22 @@ class CellSources:
     source_ids: Ints  # (n,), the number of each cell's source
 
     @property
-    def from_tree(self) -> Mask:
+    def is_from_tree(self) -> Mask:
         """Which cells (n,) are drawn from a tree."""
         return np.asarray(self.source_ids == 0)
 
     @property
-    def from_equal_column(self) -> Mask:
+    def is_from_equal_column(self) -> Mask:
         """Which cells (n,) equal a cell of an earlier column."""
         return (self.source_ids > 0) & (self.source_ids < self._missing_id)
 
     @property
-    def missing(self) -> Mask:
+    def is_missing(self) -> Mask:
         """Which cells (n,) are missing without a draw from a tree."""
         return np.asarray(self.source_ids == self._missing_id)
 
     @property
-    def computed(self) -> Mask:
+    def is_computed(self) -> Mask:
         """Which cells (n,) a rule computes."""
         return np.asarray(self.source_ids == self._computed_id)
 
@@ -70,19 +70,19 @@ class CellSources:
     def _computed_id(self) -> int:
         return len(self.equal_column_indices) + 2
 
-    def equals(self, column_index: int) -> Mask:
+    def is_equal_to(self, column_index: int) -> Mask:
         """Which cells (n,) equal the cell of this earlier column."""
         equal_id = self.equal_column_indices.index(column_index) + 1
         return np.asarray(self.source_ids == equal_id)
 
-    def with_missing(self, missing: Mask) -> CellSources:
-        """These sources, but cells where `missing` (n,) are missing without a draw."""
-        source_ids = np.where(missing, self._missing_id, self.source_ids)
+    def with_missing(self, is_missing: Mask) -> CellSources:
+        """These sources, but cells where `is_missing` (n,) need no draw."""
+        source_ids = np.where(is_missing, self._missing_id, self.source_ids)
         return replace(self, source_ids=source_ids)
 
-    def with_computed(self, computed: Mask) -> CellSources:
-        """These sources, but a rule computes the cells where `computed` (n,)."""
-        source_ids = np.where(computed, self._computed_id, self.source_ids)
+    def with_computed(self, is_computed: Mask) -> CellSources:
+        """These sources, but a rule computes the cells where `is_computed` (n,)."""
+        source_ids = np.where(is_computed, self._computed_id, self.source_ids)
         return replace(self, source_ids=source_ids)
 
 
@@ -97,48 +97,48 @@ def find_sources(data: ColumnData, rules: Sequence[SolvableRule]) -> CellSources
     computed = solve_column(
         rules, data.columns, data.level_positions, data.column_index
     )
-    follows = ~is_undrawn(computed)
-    if not all_rows_keep(rules):
-        follows &= computed == data.positions
-    sources = sources.with_computed(follows)
+    is_computed = ~is_undrawn(computed)
+    if not is_kept_by_all_rows(rules):
+        is_computed &= computed == data.positions
+    sources = sources.with_computed(is_computed)
     return sources.with_missing(is_missing(data.positions))
 
 
-def all_rows_keep(rules: Sequence[SolvableRule]) -> bool:
+def is_kept_by_all_rows(rules: Sequence[SolvableRule]) -> bool:
     """Whether no row of the table breaks any of the rules."""
     return all(rule.share == 1 for rule in rules)
 
 
-def needs_source_tree(sources: CellSources, rules: Sequence[SolvableRule]) -> bool:
+def has_sources_to_draw(sources: CellSources, rules: Sequence[SolvableRule]) -> bool:
     """Whether the sources of new cells must be drawn.
 
     If all rows keep the rules, these determine where a cell is computed, so only
     missing cells need a draw.
     """
-    if rules and all_rows_keep(rules):
-        return bool(sources.missing.any())
-    return not sources.from_tree.all()
+    if rules and is_kept_by_all_rows(rules):
+        return bool(sources.is_missing.any())
+    return not sources.is_from_tree.all()
 
 
 def find_equal_cells(data: ColumnData) -> CellSources:
-    """Which cells (n,) of a column equal that of a predictor in the same row.
+    """Which cells (n,) of a column equal the cell of a predictor in the same row.
 
-    These have the predictor as their source, and all others have the tree. Of several
-    equal predictors, the one that is equal in most rows counts.
+    Such a cell has the predictor as its source, and any other cell has the tree. Of
+    several equal predictors, the predictor that is equal in most rows counts.
     """
     is_equal = _equal_cells_by_predictor(data)
     equal_column_indices = list[int]()
     source_ids = np.zeros(len(data), dtype=np.int64)
     for c in sorted(is_equal, key=lambda c: -is_equal[c].mean()):
-        newly_equal = is_equal[c] & (source_ids == 0)
-        if newly_equal.mean() >= MIN_EQUAL_SHARE:
+        is_is_newly_equal = is_equal[c] & (source_ids == 0)
+        if is_is_newly_equal.mean() >= MIN_EQUAL_SHARE:
             equal_column_indices.append(c)
-            source_ids[newly_equal] = len(equal_column_indices)
+            source_ids[is_is_newly_equal] = len(equal_column_indices)
     return CellSources(tuple(equal_column_indices), source_ids)
 
 
 def _equal_cells_by_predictor(data: ColumnData) -> dict[int, Mask]:
-    """Which cells (n,) equal that of each predictor, by the index of the predictor.
+    """Which cells (n,) equal the cell of each predictor, by the predictor's index.
 
     Only predictors of the same kind are compared, and only cells where the column may
     have new values: in others, such as grades, equal numbers are no pattern.
@@ -151,8 +151,8 @@ def _equal_cells_by_predictor(data: ColumnData) -> dict[int, Mask]:
     is_equal = {}
     for c in data.predictor_indices.tolist():
         other = data.columns[c]
-        units_match = (other.unit is None) == (column.unit is None)
-        if other.kind == column.kind and units_match:
+        has_like_unit = (other.unit is None) == (column.unit is None)
+        if other.kind == column.kind and has_like_unit:
             other_values = convert_grid_values(
                 data.level_positions[:, c], from_grid=other.grid, to_grid=column.grid
             )

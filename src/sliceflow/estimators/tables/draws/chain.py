@@ -15,13 +15,13 @@ How one cell of a new row gets its value:
 3. From the tree, it takes the value of a random row in the leaf of the new row, or one
    between two rows (`NodeSampler.draw`). A rare number is moved (`rare_numbers`).
 4. Each such value is only a proposal, which `PartlyDrawnRows` allows or refuses. For
-   that it asks `RuleSet.can_still_keep`. This completes a copy of the row as far as
-   rules compute it, and says whether some rule is broken already. If so, `TreeDraws`
+   that it asks `RuleSet.allows`. This tries the value in a copy of the row: it solves
+   what follows there, and says whether some rule is broken already. If so, `TreeDraws`
    draws again from the leaf, and then from the nodes above.
-5. When all columns are drawn, `RuleSet.solve_rows` computes what still follows from
+5. When all columns are drawn, `RuleSet.finish_rows` solves what still follows from
    rules, and checks them all. A row that breaks one is drawn anew, from 1.
 
-`rules.solve` computes cells, for 2, 4 and 5. `Column.decode` makes values of
+`rules.solve` solves for cells, in 2, 4 and 5. `Column.decode` makes values of
 positions, which the package `columns` explains.
 
 Examples
@@ -91,13 +91,13 @@ from sliceflow.estimators.tables.columns.level_positions import (
     is_impossible,
 )
 from sliceflow.estimators.tables.draws.column_model import ColumnModel, fit_column_model
-from sliceflow.estimators.tables.draws.nearest_rows_model import NearestRowsModel
 from sliceflow.estimators.tables.draws.neighbor_columns import columns_for_neighbors
+from sliceflow.estimators.tables.draws.neighbors_model import NeighborsModel
 from sliceflow.estimators.tables.draws.partly_drawn_rows import PartlyDrawnRows
 from sliceflow.estimators.tables.draws.strategies import Strategy
 from sliceflow.estimators.tables.draws.trees import TreeSettings
 from sliceflow.estimators.tables.rules.kinds import SolvableRule
-from sliceflow.estimators.tables.rules.rule_set import RuleSet
+from sliceflow.estimators.tables.rules.rule_set import FinishedRows, RuleSet
 from sliceflow.estimators.tables.table import Table
 
 # The most rounds in which rows that break a constraint are drawn again, before there is
@@ -151,7 +151,7 @@ def fit_chain(
 ) -> Iterator[ChainStep]:
     """Fit a chain to rows with positions (n, d), one step after the other.
 
-    Nearest rows come first, if they draw columns of this table, and then there is a
+    Neighbors come first, if they draw columns of this table, and then there is a
     step for each other column. The columns of `fixed_indices` are not drawn, and not
     seen. `strategies` has one entry for each column of `table.drawing_order`, also for
     the fixed ones.
@@ -161,7 +161,7 @@ def fit_chain(
     if settings.n_neighbors:
         indices_before = columns_for_neighbors(table, strategies, fixed_indices)
     if indices_before:
-        yield NearestRowsModel.from_data(
+        yield NeighborsModel.from_data(
             table.columns, level_positions, indices_before, settings.n_neighbors
         )
 
@@ -300,7 +300,7 @@ def draw_rows(
     rng = np.random.default_rng(seed.child("rows").key)
     blank_row = make_blank_row(table.columns, fixed_positions)
     all_indices = np.arange(len(table.columns))
-    may_change = np.isin(all_indices, list(fixed_positions), invert=True)
+    is_changeable = np.isin(all_indices, list(fixed_positions), invert=True)
     level_positions = LevelPositions(np.empty((n, len(table.columns))))
     unfinished = np.arange(n)  # indices of the rows that are drawn in the next round
     for attempt in range(MAX_DRAW_ROUNDS):
@@ -308,29 +308,25 @@ def draw_rows(
         is_strict = attempt < MAX_STRICT_ROUNDS
         partly_drawn = PartlyDrawnRows(drawn, table.rule_set, allow_missing)
         draw_chain(chain, partly_drawn, rng, clip_predictions=not is_strict)
-        is_refused = _solve_and_refuse(table, drawn, may_change, is_strict)
-        level_positions[unfinished] = drawn
-        unfinished = unfinished[is_refused]
+        finished = table.rule_set.finish_rows(drawn, is_changeable)
+        level_positions[unfinished] = finished.level_positions
+        unfinished = unfinished[_is_refused(table, finished, is_strict)]
         if not len(unfinished):
             return level_positions
     raise _constraints_error(table.rule_set, level_positions[unfinished], n)
 
 
-def _solve_and_refuse(
-    table: Table, drawn: LevelPositions, may_change: Mask, is_strict: bool
-) -> Mask:
-    """Solve rules for cells of drawn rows (m, d), in place; return which are refused.
+def _is_refused(table: Table, finished: FinishedRows, is_strict: bool) -> Mask:
+    """Which finished rows (m,) are drawn again, for one of three reasons.
 
-    There are three reasons to draw a row again:
-
-    - It breaks a rule.
+    - The row breaks a rule.
     - A cell is not drawn: no draw was allowed, or in a strict round the prediction was
       beyond the ends of the column.
-    - In a strict round, it copies a row that occurs once.
+    - In a strict round, the row copies a row that occurs once.
     """
-    is_refused = ~table.rule_set.solve_rows(drawn, may_change)
+    is_refused = ~finished.is_valid
     if is_strict:
-        is_refused |= table.copies_unique_row(drawn)
+        is_refused |= table.is_copy_of_unique_row(finished.level_positions)
     return is_refused
 
 
@@ -362,7 +358,7 @@ def _constraints_error(
     drawn = np.where(is_impossible(level_positions), UNDRAWN, level_positions)
     broken = "all constraints"
     for rule in rule_set.rules:
-        if rule_set.broken(rule, LevelPositions(drawn)).any():
+        if rule_set.is_broken_so_far(rule, LevelPositions(drawn)).any():
             broken = f"the constraint {rule.text!r}"
             break
     fact = f"{len(level_positions)} of {n} rows could not keep {broken}"

@@ -1,7 +1,7 @@
 """The model of one column, given the columns before it: a tree whose leaves hold rows.
 
 The tree splits the rows by the columns before. A new cell has the value of a random row
-in the leaf, or one between two neighbors there. Some numbers depend on the columns
+in the leaf, or one between those of two rows there. Some numbers depend on the columns
 before more closely, as a total depends on its parts. Such a number is what a ridge
 regression predicts plus a residual, and the tree holds the residuals.
 
@@ -33,10 +33,10 @@ from sliceflow.estimators.tables.columns.level_positions import (
 )
 from sliceflow.estimators.tables.draws.cell_sources import (
     CellSources,
-    all_rows_keep,
     convert_grid_values,
     find_sources,
-    needs_source_tree,
+    has_sources_to_draw,
+    is_kept_by_all_rows,
 )
 from sliceflow.estimators.tables.draws.partly_drawn_rows import PartlyDrawnRows
 from sliceflow.estimators.tables.draws.ridge_regression import (
@@ -84,13 +84,13 @@ class ColumnModel:
     columns: Sequence[Column]  # all columns of the table
     column_index: int  # the column that is drawn
     predictor_indices: Ints  # indices of the columns that its trees see
-    # A regression of normal scores. The trees see its predictions, as they see those of
-    # `sampler.value_regression`.
+    # A regression of normal scores. The trees see its predictions, and also the
+    # predictions of `sampler.value_regression`.
     score_regression: RidgeRegression | None
     sampler: NodeSampler  # of the rows whose cells come from the tree
     training_sources: CellSources  # of the cells of all training rows
     # Its leaves hold the ids of sources; None if no source has to be drawn
-    # (`needs_source_tree`).
+    # (`has_sources_to_draw`).
     source_tree: Tree | None
     rules: tuple[SolvableRule, ...] = ()  # rules that compute some of the cells
 
@@ -107,7 +107,7 @@ class ColumnModel:
     @property
     def unexplained_share(self) -> float:
         """The tree's residual impurity, times the share of cells that are drawn."""
-        share_drawn = (~self.training_sources.computed).mean()
+        share_drawn = (~self.training_sources.is_computed).mean()
         return float(self.sampler.tree.residual_impurity * share_drawn)
 
     def draw(
@@ -138,8 +138,8 @@ class ColumnModel:
         new_positions = LevelPositions(np.full(len(partly_drawn), UNDRAWN))
         for proposed in (equal_or_missing, computed):
             is_open = is_undrawn(new_positions)
-            allowed = partly_drawn.keep_allowed(self.column_index, proposed)
-            new_positions[is_open] = allowed[is_open]
+            kept = partly_drawn.keep_allowed(self.column_index, proposed)
+            new_positions[is_open] = kept[is_open]
 
         # Where a rule computes a cell, any other value would break the rule. So the
         # cell stays undrawn if the column or the row does not allow what is computed.
@@ -174,14 +174,14 @@ class ColumnModel:
     ) -> LevelPositions:
         """Positions (m,) of cells that equal a cell of rows (m, d), or are missing.
 
-        Cells with another source are `UNDRAWN`, and so are those that equal a cell
-        without a value, or with one that this column cannot have.
+        Cells with another source are `UNDRAWN`. So are cells that equal a cell without
+        a value, or a cell whose value this column cannot have.
         """
         positions = LevelPositions(np.full(len(level_positions), UNDRAWN))
         if drawn_sources is None:
             return positions
         for c in drawn_sources.equal_column_indices:
-            is_equal = drawn_sources.equals(c)
+            is_equal = drawn_sources.is_equal_to(c)
             grid_values = convert_grid_values(
                 level_positions[is_equal, c],
                 from_grid=self.columns[c].grid,
@@ -189,7 +189,7 @@ class ColumnModel:
             )
             copied = self.column.grid.positions_of(grid_values)
             positions[is_equal] = np.where(has_value(copied), copied, UNDRAWN)
-        positions[drawn_sources.missing] = MISSING
+        positions[drawn_sources.is_missing] = MISSING
         return positions
 
     def _computed_positions(
@@ -203,9 +203,9 @@ class ColumnModel:
         computed = solve_column(
             self.rules, self.columns, level_positions, self.column_index
         )
-        if drawn_sources is None or all_rows_keep(self.rules):
+        if drawn_sources is None or is_kept_by_all_rows(self.rules):
             return computed
-        return LevelPositions(np.where(drawn_sources.computed, computed, UNDRAWN))
+        return LevelPositions(np.where(drawn_sources.is_computed, computed, UNDRAWN))
 
 
 def fit_column_model(
@@ -232,7 +232,7 @@ def fit_column_model(
         data.level_positions, data.predictor_indices, score_regression, value_regression
     )
     source_tree = None
-    if needs_source_tree(sources, rules):
+    if has_sources_to_draw(sources, rules):
         source_tree = _fit_source_tree(tree_input.x, sources, settings, rng)
     value_tree = _fit_value_tree(
         tree_input, data, sources, value_regression, settings, rng
@@ -278,8 +278,8 @@ def _fit_value_regression(
     """
     if not uses_ridge(strategy):
         return None
-    may_regress = sources.from_tree | sources.computed
-    observed = data.select(may_regress & ~is_missing(data.positions))
+    is_regressed = sources.is_from_tree | sources.is_computed
+    observed = data.select(is_regressed & ~is_missing(data.positions))
     return _fit_to_sample(SCALE_OF_STRATEGY[strategy], observed, rng)
 
 
@@ -331,7 +331,7 @@ def _fit_value_tree(
     rng: np.random.Generator,
 ) -> Tree:
     """The tree whose leaves hold positions, or residuals of the value regression."""
-    is_in_tree = _rows_in_tree(sources, data.positions)
+    is_in_tree = _is_in_tree(sources, data.positions)
     values: Floats = data.positions[is_in_tree]
     prediction = tree_input.value_prediction
     if value_regression is not None and prediction is not None:
@@ -341,13 +341,13 @@ def _fit_value_tree(
     return Tree.from_data(tree_input.x[is_in_tree], targets, values, settings, rng)
 
 
-def _rows_in_tree(sources: CellSources, positions: LevelPositions) -> Mask:
+def _is_in_tree(sources: CellSources, positions: LevelPositions) -> Mask:
     """Which rows (n,) the tree of a column with positions (n,) is fitted to.
 
     It is never empty: constraints may forbid all other sources in a new row.
     """
-    if sources.from_tree.any():
-        return sources.from_tree
+    if sources.is_from_tree.any():
+        return sources.is_from_tree
     if has_value(positions).any():
         return has_value(positions)
     return np.full(len(positions), True)

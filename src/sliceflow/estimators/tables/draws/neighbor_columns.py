@@ -1,7 +1,7 @@
-"""Whether nearest rows may draw a table, and which of its columns.
+"""Whether neighbors may draw a table, and which of its columns.
 
 The table must be small. The columns are categories, and dense numbers that do not
-follow from other columns. Rules exclude columns, because nearest rows would break them,
+follow from other columns. Rules exclude columns, because neighbors would break them,
 and trees do not.
 """
 
@@ -22,12 +22,12 @@ from sliceflow.estimators.tables.draws.strategies import (
 from sliceflow.estimators.tables.rules.kinds import is_solvable
 from sliceflow.estimators.tables.table import Table
 
-# Nearest rows are tried in tables with fewer rows than this. In larger tables trees are
-# as good, and nearest rows would copy (in the table Magic, DCR was .68).
+# Neighbors are tried in tables with fewer rows than this. In larger tables trees are
+# as good, and neighbors would copy (in the table Magic, DCR was .68).
 MAX_ROWS_FOR_NEIGHBORS = 1_000
 
 # A number that equals an earlier column in more than this share of the rows does not do
-# so by accident: it is not drawn from nearest rows, which would lose that. If this were
+# so by accident: it is not drawn from neighbors, which would lose that. If this were
 # larger, samples would lose equalities that users can see.
 MAX_EQUAL_SHARE_OF_NEIGHBORS = 0.02
 
@@ -37,10 +37,10 @@ _CacheKey = tuple[tuple[Strategy, ...], tuple[int, ...]]
 _cache: WeakKeyDictionary[Table, dict[_CacheKey, list[int]]] = WeakKeyDictionary()
 
 
-def may_use_neighbors(table: Table, strategies: Sequence[Strategy]) -> bool:
-    """Whether nearest rows may draw dense numbers: in small tables without constraints.
+def allows_neighbors(table: Table, strategies: Sequence[Strategy]) -> bool:
+    """Whether neighbors may draw dense numbers: in small tables without constraints.
 
-    A constraint may compare any columns, and near rows would break it.
+    A constraint may compare any columns, and neighbors would break it.
     """
     is_small = (
         len(table.level_positions) < MAX_ROWS_FOR_NEIGHBORS
@@ -55,7 +55,7 @@ def may_use_neighbors(table: Table, strategies: Sequence[Strategy]) -> bool:
 def columns_for_neighbors(
     table: Table, strategies: Sequence[Strategy], fixed_indices: Sequence[int] = ()
 ) -> list[int]:
-    """Columns that can be drawn from nearest rows, except `fixed_indices`.
+    """Columns that can be drawn from neighbors, except `fixed_indices`.
 
     No rule may derive them, or compare them with each other. The list is empty if there
     is no dense number.
@@ -85,7 +85,7 @@ def _find_columns(
         column = table.columns[c]
         is_usable = column.is_category
         if column.is_dense_number:
-            is_usable = not _follows_from_earlier(table, k, strategy, usable)
+            is_usable = not _is_predictable_from_earlier(table, k, strategy, usable)
         if is_usable:
             usable.append(c)
     if not any(table.columns[c].is_dense_number for c in usable):
@@ -94,7 +94,7 @@ def _find_columns(
 
 
 def _is_bound_by_rule(table: Table, c: int, earlier: Sequence[int]) -> bool:
-    """Whether a rule derives a column, or compares it with one of the earlier."""
+    """Whether a rule derives a column, or compares it with an earlier column."""
     for rule in table.all_rules:
         if is_solvable(rule):
             is_bound = c == rule.column_indices[0]
@@ -106,17 +106,17 @@ def _is_bound_by_rule(table: Table, c: int, earlier: Sequence[int]) -> bool:
     return False
 
 
-def _follows_from_earlier(
+def _is_predictable_from_earlier(
     table: Table, k: int, strategy: Strategy, earlier: Sequence[int]
 ) -> bool:
-    """Whether the k-th column of the chain, a number, follows from others.
+    """Whether the k-th column of the chain, a number, follows from earlier columns.
 
-    It does if it equals one of the `earlier` columns in many rows, or if a regression
-    on all columns before it predicts it without an error.
+    The number follows if it equals one of the `earlier` columns in many rows, or if a
+    regression on all columns before predicts the number without an error.
     """
     c = table.drawing_order[k]
     sources = find_equal_cells(table.column_data(c, earlier))
-    if sources.from_equal_column.mean() > MAX_EQUAL_SHARE_OF_NEIGHBORS:
+    if sources.is_from_equal_column.mean() > MAX_EQUAL_SHARE_OF_NEIGHBORS:
         return True
     if not uses_ridge(strategy):
         return False

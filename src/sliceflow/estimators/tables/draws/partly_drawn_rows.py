@@ -53,12 +53,12 @@ class PartlyDrawnRows:
         Rules see the columns that are drawn by now; others are `UNDRAWN`. No row
         changes.
         """
-        allowed = np.full(len(row_indices), True)
+        is_allowed = np.full(len(row_indices), True)
         if not self._allow_missing:
-            allowed = ~is_missing(positions)
+            is_allowed = ~is_missing(positions)
         if self._rule_set is None:
-            return allowed
-        return allowed & self._rule_set.can_still_keep(
+            return is_allowed
+        return is_allowed & self._rule_set.allows(
             self._rule_positions, c, row_indices, positions
         )
 
@@ -70,9 +70,9 @@ class PartlyDrawnRows:
         """
         is_proposal = ~is_undrawn(proposed) & ~is_impossible(proposed)
         row_indices = np.flatnonzero(is_proposal)
-        allowed = self.allows(c, row_indices, proposed[row_indices])
+        is_allowed = self.allows(c, row_indices, proposed[row_indices])
         positions = LevelPositions(np.full(len(self), UNDRAWN))
-        positions[row_indices[allowed]] = proposed[row_indices[allowed]]
+        positions[row_indices[is_allowed]] = proposed[row_indices[is_allowed]]
         return positions
 
     def set_columns(

@@ -88,7 +88,7 @@ def move(
     They are in the range of the leaf, unless that is one level.
     """
     level = positions.astype(np.int64)
-    if not column.new_value_policy.may_fill_gaps:
+    if not column.new_value_policy.allows_values_in_gaps:
         return _next_frequent_level(column, level, rng)
     reachable = _reachable_levels(column).select(level)
     moved = _move_places(column, level, reachable.within(leaf_range), rng)
@@ -176,7 +176,7 @@ def _next_frequent_level(
         targets = np.arange(k)
     below = np.searchsorted(targets, level, "left") - 1
     above = np.searchsorted(targets, level, "right")
-    goes_up = rng.random(len(level)) < 0.5
-    goes_up = (goes_up | (below < 0)) & (above < len(targets))
-    chosen = np.where(goes_up, above, below)
+    is_upward = rng.random(len(level)) < 0.5
+    is_upward = (is_upward | (below < 0)) & (above < len(targets))
+    chosen = np.where(is_upward, above, below)
     return LevelPositions(targets[chosen].astype(np.float64))

@@ -1,9 +1,9 @@
 """Ridge regressions that predict a number of a row from the other columns of the row.
 
 Quantitative columns are taken on one of three scales: their normal scores, their grid
-values, or the logarithms of these. If they are few, their products are regressors, too.
-So a regression of grid values finds sums and products of columns, and one of logarithms
-finds ratios.
+values, or the logarithms of the grid values. If the columns are few, their products are
+regressors, too. So a regression of grid values finds sums and products of columns, and
+a regression of logarithms finds ratios.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class RidgeRegression:
         return column.grid.rounded_positions(GridValues(grid_values))
 
     def is_exact(self, data: ColumnData) -> bool:
-        """Whether errors are tiny, as those of a total that is computed from parts."""
+        """Whether errors are tiny, as for a total that is computed from its parts."""
         column = data.column
         predicted = column.grid_values_at(
             self.to_positions(column, self.predict(data.level_positions))

@@ -37,9 +37,9 @@ class DrawnCells(NamedTuple):
     """Cells that were drawn from nodes of a tree."""
 
     positions: LevelPositions  # (m,)
-    # (m,), which cells are those of a row of the table, and so may disclose it. A
-    # prediction of a regression is a number of the table only by accident, and if it
-    # moved, a total would no longer be the sum of its parts.
+    # (m,), which cells have the value of a row of the table, and so may disclose the
+    # row. A prediction of a regression is a number of the table only by accident, and
+    # if it moved, a total would no longer be the sum of its parts.
     is_from_row: Mask
 
     def select(self, is_taken: Mask) -> DrawnCells:
@@ -83,7 +83,7 @@ class NodeSampler:
                 clip=clip_predictions,
             )
             return DrawnCells(positions, is_from_row=np.full(len(node), False))
-        if not self.column.new_value_policy.interpolable_levels.any():
+        if not self.column.new_value_policy.is_interpolable_level.any():
             positions = LevelPositions(drawn.values)
             return DrawnCells(positions, is_from_row=np.full(len(node), True))
         positions = self._interpolate(drawn, is_leaf)
@@ -116,7 +116,7 @@ class NodeSampler:
 
 
 def _residuals(drawn: DrawnValues, is_leaf: Mask) -> Floats:
-    """The drawn residuals (m,): in leaves, each is between those of two rows."""
+    """The drawn residuals (m,): in leaves, each between the residuals of two rows."""
     between = drawn.below + drawn.fraction * (drawn.above - drawn.below)
     return np.where(is_leaf, between, drawn.values)
 
@@ -188,7 +188,7 @@ class TreeDraws:
         return self._positions[row_indices]
 
     def _draw_once(self, cells: _CellsInNodes) -> _CellsInNodes:
-        """Draw k cells once, and return those whose draws are not allowed."""
+        """Draw k cells once, and return the cells whose draws are not allowed."""
         prediction = None
         if self._value_prediction is not None:
             prediction = self._value_prediction[cells.row_indices]
@@ -201,19 +201,21 @@ class TreeDraws:
         cells = cells.select(is_proposal)
         drawn = drawn.select(is_proposal)
 
-        allowed = self._take_allowed(cells.row_indices, drawn.positions)
+        is_allowed = self._take_allowed(cells.row_indices, drawn.positions)
         is_rare = rare_numbers.is_rare(self._sampler.column, drawn.positions)
-        self._move_rare_numbers(cells.select(allowed & is_rare & drawn.is_from_row))
-        return cells.select(~allowed)
+        self._move_rare_numbers(cells.select(is_allowed & is_rare & drawn.is_from_row))
+        return cells.select(~is_allowed)
 
     def _take_allowed(self, row_indices: Ints, proposed: LevelPositions) -> Mask:
         """Take proposed positions (k,) as the cells of rows (k,) that allow them.
 
         Returns which of the rows do.
         """
-        allowed = self._partly_drawn.allows(self._column_index, row_indices, proposed)
-        self._positions[row_indices[allowed]] = proposed[allowed]
-        return allowed
+        is_allowed = self._partly_drawn.allows(
+            self._column_index, row_indices, proposed
+        )
+        self._positions[row_indices[is_allowed]] = proposed[is_allowed]
+        return is_allowed
 
     def _move_rare_numbers(self, cells: _CellsInNodes) -> None:
         """Move the rare numbers of cells. One stays if no move is allowed."""
@@ -224,8 +226,8 @@ class TreeDraws:
             leaf_range = self._sampler.level_range(cells.node)
             rare = self._positions[cells.row_indices]
             moved = rare_numbers.move(column, rare, leaf_range, self._rng)
-            allowed = self._take_allowed(cells.row_indices, moved)
-            cells = cells.select(~allowed)
+            is_allowed = self._take_allowed(cells.row_indices, moved)
+            cells = cells.select(~is_allowed)
 
     def _climb(self, cells: _CellsInNodes) -> _CellsInNodes:
         """The same cells, each to be drawn from the parent of its node."""

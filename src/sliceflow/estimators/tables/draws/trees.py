@@ -79,7 +79,7 @@ class TreeNodes(Protocol):
 
 
 class TreeSettings(NamedTuple):
-    """How fine the trees of a `TableFlow` are, and whether near rows draw numbers.
+    """How fine the trees of a `TableFlow` are, and whether neighbors draw numbers.
 
     With larger leaves and splits that must gain more, trees copy less.
 
@@ -90,7 +90,7 @@ class TreeSettings(NamedTuple):
     ccp_factor : float
         What a split must gain, relative to a split of pure noise.
     n_neighbors : int, default 0
-        From how many near rows the dense numbers of a small table without constraints
+        From how many neighbors the dense numbers of a small table without constraints
         are drawn: columns of which no value is frequent. 0 draws all from trees.
 
     Examples
@@ -132,7 +132,7 @@ class DrawnValues(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """A tree whose leaves hold values: those of each node are a range of `values`."""
+    """A tree whose leaves hold values: each node has a range of the array `values`."""
 
     nodes: TreeNodes
     values: Floats  # (n,), by leaf, and ascending within a leaf

@@ -3,8 +3,8 @@
 The rows nearest to the given numbers are taken. Their other numbers change by as much
 as least-squares regressions on the given numbers predict, if that is more than noise.
 
-These regressions have no penalty, unlike those of `draws.ridge_regression`: an F ratio
-judges them, and it needs the rank of the regressors and their residuals.
+These regressions have no penalty, unlike the regressions of `draws.ridge_regression`:
+an F ratio judges them, and it needs the rank of the regressors and their residuals.
 """
 
 from __future__ import annotations
@@ -99,9 +99,10 @@ def _n_rows_to_move(n: int) -> int:
 def _balanced_rows(differences: Floats) -> Ints:
     """Indices of rows whose `differences` (k, g) to the given numbers average to 0.
 
-    Near the end of a column, most of the nearest rows are on one side. The farthest of
-    these are left out until the mean is the given number. So the mean of another column
-    is right, even if no regression finds how it depends on the given one.
+    Near the end of a column, most of the nearest rows are on one side. The farthest
+    rows of that side are left out until the mean is the given number. So the mean of
+    another column is right, even if no regression finds how that column depends on the
+    given one.
     """
     mean = differences.mean(axis=0)
     along_mean = differences @ mean
@@ -195,11 +196,12 @@ def _predicted_change(
 ) -> Floats:
     """How much numbers y (k,) change if other numbers of their rows do.
 
-    Three regressions of y predict it: on the numbers that changed before, then also on
-    the given ones, then also on products of these. What a regression adds to the one
-    before counts by a share of max(0, 1 − MIN_F/F), where F is the usual ratio of
-    explained to unexplained variance. Without this, noise would move rows: of a mixture
-    with modes ten deviations apart, by one deviation.
+    Three regressions of y predict the change: on the numbers that changed before, then
+    also on the given numbers, then also on products of the given numbers. What a
+    regression adds to the regression before counts by a share of max(0, 1 − MIN_F/F),
+    where F is the usual ratio of explained to unexplained variance. Without this share,
+    noise would move rows: of a mixture with modes ten deviations apart, by one
+    deviation.
     """
     changed = changed.most_correlated(y, len(y) // ROWS_PER_CHANGED_COLUMN)
     with_given = changed.join(given)
@@ -223,7 +225,7 @@ class _LeastSquaresChange(NamedTuple):
 
     @classmethod
     def from_data(cls, y: Floats, numbers: _MovedNumbers) -> _LeastSquaresChange:
-        """Regress y (k,) on numbers before they move, and predict by those after."""
+        """Regress y (k,) on numbers before they move, and predict by moved numbers."""
         center = numbers.before.mean(axis=0)
         x = numbers.before - center
         target = y - y.mean()

@@ -8,7 +8,7 @@ import numpy as np
 
 from sliceflow.estimators.tables.columns.column import Column
 from sliceflow.estimators.tables.columns.formats import DateFormat
-from sliceflow.estimators.tables.given.given_rows import ValueRange, find_value
+from sliceflow.estimators.tables.given.read_given import ValueRange, find_value
 from sliceflow.number_formats import PLAIN_NUMBER, NumberFormat
 
 # A bound such as ">= 100": its relation, and the value after it.
@@ -55,7 +55,8 @@ def _value(column: Column, text: str) -> object:
 def _written_like(column: Column, text: str) -> str:
     """An ISO date or a plain number, written as the texts of the column are.
 
-    A text that is written like those already is unchanged, and so is any other.
+    A text that is written as the column's texts already is unchanged, and so is a text
+    that is no date or number.
     """
     text_format = column.text_format
     if isinstance(text_format, DateFormat) and np.isnat(text_format.parse([text])[0]):

@@ -56,10 +56,10 @@ _NAME_COLUMN = re.compile(
 
 
 class IdentifierJudgment(NamedTuple):
-    """Why a column is one of identifiers, and whether their values repeat."""
+    """Why a column has identifiers, and whether their values repeat."""
 
     reason: str  # empty if the column has no identifiers
-    repeats: bool = False  # whether a new value shall stand for each known one
+    has_repeats: bool = False  # whether a new value shall stand for each known one
 
 
 _NO_IDENTIFIER = IdentifierJudgment("")
@@ -86,17 +86,17 @@ def judge_identifier(
     values = column.levels.iloc[distinct_codes[:MAX_VALUES_READ]]
     texts = values.astype(str).tolist()
     rows_per_value = float(np.median(counts[distinct_codes]))
-    repeats = n_distinct < _MIN_DISTINCT_SHARE * n_cells
+    has_repeats = n_distinct < _MIN_DISTINCT_SHARE * n_cells
     reason = _personal_reason(column, texts, rows_per_value, n_cells)
-    may_be_chance = n_cells < MIN_ROWS_TO_JUDGE or column.categorical
-    if not reason and not may_be_chance:
-        if repeats:
+    is_perhaps_chance = n_cells < MIN_ROWS_TO_JUDGE or column.categorical
+    if not reason and not is_perhaps_chance:
+        if has_repeats:
             reason = _reason_of_repeating(column, most_differ=2 * n_distinct > n_cells)
         else:
             reason = _reason_of_unique(column, texts)
     if not reason:
         return _NO_IDENTIFIER
-    return IdentifierJudgment(reason, repeats)
+    return IdentifierJudgment(reason, has_repeats)
 
 
 def _personal_reason(
@@ -118,7 +118,7 @@ def _reason_of_unique(column: EncodedColumn, texts: list[str]) -> str:
     if _IDENTIFIER_COLUMN.search(str(column.name)):
         return "is nearly unique and named like an identifier"
     # Nearly all integers of a measurement differ, too, so this is only for texts.
-    if column.value_type == "str" and _have_forms_of_identifiers(texts):
+    if column.value_type == "str" and _has_forms_of_identifiers(texts):
         return NEARLY_UNIQUE
     return ""
 
@@ -131,13 +131,13 @@ def _reason_of_repeating(column: EncodedColumn, most_differ: bool) -> str:
     return ""
 
 
-def do_values_repeat(column: EncodedColumn) -> bool:
+def has_repeated_values(column: EncodedColumn) -> bool:
     """Whether a column has clearly fewer different values than cells."""
     codes = column.observed_codes
     return len(np.unique(codes)) < _MIN_DISTINCT_SHARE * len(codes)
 
 
-def _have_forms_of_identifiers(texts: list[str]) -> bool:
+def _has_forms_of_identifiers(texts: list[str]) -> bool:
     """Whether texts are short, and have few words, or only a few forms in all."""
     mean_length = sum(len(text) for text in texts) / len(texts)
     if mean_length > LONG_TEXT_LENGTH:

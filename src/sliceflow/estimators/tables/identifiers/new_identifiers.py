@@ -55,7 +55,7 @@ def example_identifier(column: EncodedColumn) -> str:
 def new_identifiers(
     column: EncodedColumn, n: int, rng: np.random.Generator
 ) -> list[str] | list[int]:
-    """n different values like those of the column, but none that is in it."""
+    """n different values like the values of the column, but none that is in it."""
     if column.value_type == "int":
         return _new_integers(column, n, rng)
     return _new_texts(column.levels.tolist(), n, rng)
@@ -117,7 +117,7 @@ class _Words:
             form.append(characters)
         return form
 
-    def repeats_known(self, text: str) -> bool:
+    def has_known_word(self, text: str) -> bool:
         """Whether a new text has a known word that belongs to a person."""
         for word in self._word.findall(text.lower()):
             min_length = _MIN_LETTERS_OF_NEW_WORD
@@ -224,7 +224,7 @@ def _fill_places(
         drawn = [rng.choice([*characters], n) for characters in places]
         letters = np.column_stack(drawn).astype("U1")  # (n, length of a text)
         for text in letters.view(f"U{len(places)}")[:, 0].tolist():
-            is_new = text not in taken and not words.repeats_known(text)
+            is_new = text not in taken and not words.has_known_word(text)
             if is_new and len(texts) < n:
                 taken.add(text)
                 texts.append(text)
@@ -278,7 +278,7 @@ def _kind_of_place(characters: str) -> Literal["fixed", "digit", "letter"]:
 
 
 def _new_integers(column: EncodedColumn, n: int, rng: np.random.Generator) -> list[int]:
-    """n integers that are as long as those of the column.
+    """n integers that are as long as the integers of the column.
 
     Where nearly all numbers of a length are known, new ones are longer.
     """

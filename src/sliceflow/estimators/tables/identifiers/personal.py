@@ -186,7 +186,7 @@ def personal_kind(column_name: str, texts: Sequence[str], rows_per_value: float)
     is_long = sum(len(text.split()) for text in texts) >= 2 * len(texts)
     if _ADDRESS_COLUMN.search(column_name) and is_long:
         return "an address"
-    if _are_names(column_name, texts, rows_per_value):
+    if _is_column_of_names(column_name, texts, rows_per_value):
         return "a name"
     return ""
 
@@ -207,7 +207,9 @@ def _share(form: re.Pattern[str], texts: Sequence[str]) -> float:
     return n_matches / len(texts)
 
 
-def _are_names(column_name: str, texts: Sequence[str], rows_per_value: float) -> bool:
+def _is_column_of_names(
+    column_name: str, texts: Sequence[str], rows_per_value: float
+) -> bool:
     """Whether texts are names of persons."""
     is_person_column = _PERSON_COLUMN.search(column_name) is not None
     is_of_few_rows = rows_per_value < _MAX_ROWS_OF_A_PERSON

@@ -39,13 +39,13 @@ def fill_dataframe(
     """
     rows = read_dataframe(df).align_columns(table.rows)
     level_positions = table.positions_of(rows, new_as_missing=True)
-    missing = np.column_stack([encoded.missing for encoded in rows.columns])
-    _warn_of_new_levels(rows, is_missing(level_positions) & ~missing)
+    is_empty = np.column_stack([encoded.is_missing for encoded in rows.columns])
+    _warn_of_new_levels(rows, is_missing(level_positions) & ~is_empty)
     filled_positions, unfilled = fill_missing(table, level_positions, n, seed)
     filled_dfs = []
     for part_positions in np.split(filled_positions, n):
         filled_df = _with_filled_cells(
-            df, table, missing, LevelPositions(part_positions)
+            df, table, is_empty, LevelPositions(part_positions)
         )
         filled_dfs.append(filled_df)
     _warn_of_empty_cells(table, filled_dfs, np.unique(unfilled % len(level_positions)))
@@ -53,16 +53,16 @@ def fill_dataframe(
 
 
 def _with_filled_cells(
-    df: pd.DataFrame, table: Table, missing: Mask, filled_positions: LevelPositions
+    df: pd.DataFrame, table: Table, is_empty: Mask, filled_positions: LevelPositions
 ) -> pd.DataFrame:
-    """A copy of a DataFrame in which `missing` cells (m, d) are filled.
+    """A copy of a DataFrame in which empty cells (m, d) are filled.
 
     `filled_positions` (m, d) are the positions of the filled rows.
     """
     filled_df = df.copy()
     names = list[Hashable](df.columns.tolist())
-    for c in np.flatnonzero(missing.any(axis=0)).tolist():
-        is_filled = missing[:, c] & has_value(filled_positions[:, c])
+    for c in np.flatnonzero(is_empty.any(axis=0)).tolist():
+        is_filled = is_empty[:, c] & has_value(filled_positions[:, c])
         row_indices = np.flatnonzero(is_filled)
         new_cells = table.columns[c].decode(filled_positions[row_indices, c])
         column_index = names.index(table.names[c])  # in the DataFrame

@@ -1,4 +1,4 @@
-"""The initial imputation of missing cells: from near rows, corrected by a regression.
+"""The initial imputation of missing cells: from donors, corrected by a regression.
 
 It is the guess from which the sweeps (`sweeps`) start.
 """
@@ -17,10 +17,10 @@ from sliceflow.estimators.tables.columns.level_positions import (
     is_missing,
 )
 
-# A row is first filled from one of this many nearest rows. They are among some training
-# rows, the donors, and are compared by the first columns; both limits save time. 40
-# nearest rows were no better (on caschool, the error was .293 instead of .295).
-N_NEAREST = 10
+# A row is first filled from one of this many donors, the nearest ones. Donors are some
+# of the training rows, and are compared by the first columns; both limits save time. 40
+# nearest donors were no better (on caschool, the error was .293 instead of .295).
+N_NEAREST_DONORS = 10
 MAX_DONORS = 5_000
 MAX_COLUMNS_OF_DONORS = 50
 
@@ -33,7 +33,7 @@ COVARIANCE_PENALTY = 1e-4
 N_EM_ITERATIONS = 4
 
 
-def impute_from_near_rows(
+def impute_from_donors(
     columns: Sequence[Column],
     training_positions: LevelPositions,
     level_positions: LevelPositions,
@@ -43,8 +43,9 @@ def impute_from_near_rows(
     """Fill the missing cells of rows (m, d), in place, as a first guess.
 
     The nearest donors of a row are put in random order. A missing category is copied
-    from the first of them that has one. A missing number is the first donor's, plus the
-    difference between the two rows that a regression on their other cells expects.
+    from the first of these donors that has the cell. A missing number is that of the
+    first donor, plus the difference between donor and row that a regression on their
+    other cells expects.
 
     Parameters
     ----------
@@ -64,13 +65,13 @@ def impute_from_near_rows(
     expected = _expected_points(donor_points, nearest[:, 0], points[index])
     axis_of_column = _first_axes(columns, fillable_indices)
     for c in fillable_indices:
-        to_fill = is_missing(level_positions[:, c])
+        is_to_fill = is_missing(level_positions[:, c])
         if columns[c].is_quantitative and c in axis_of_column:
-            scores = expected[to_fill, axis_of_column[c]]
-            level_positions[to_fill, c] = _nearest_levels(columns[c], scores)
+            scores = expected[is_to_fill, axis_of_column[c]]
+            level_positions[is_to_fill, c] = _nearest_levels(columns[c], scores)
         else:
-            donor_cells = donor_positions[nearest[to_fill], c]
-            level_positions[to_fill, c] = _first_observed(donor_cells)
+            donor_cells = donor_positions[nearest[is_to_fill], c]
+            level_positions[is_to_fill, c] = _first_observed(donor_cells)
 
 
 def _first_axes(
@@ -102,7 +103,7 @@ def _find_donors(donor_points: Floats, points: Floats) -> Ints:
     # This imports torch, which takes seconds; without missing cells it is not needed.
     from sliceflow.neighbors.search import build_index, query_index
 
-    k = min(N_NEAREST, len(donor_points))
+    k = min(N_NEAREST_DONORS, len(donor_points))
     donor_index = build_index(donor_points, metric="nan_euclidean")
     return query_index(donor_index, points, k)[1].numpy()
 
@@ -142,18 +143,19 @@ def _points(
 def _fit_gaussian(points: Floats) -> tuple[Floats, Floats]:
     """Fit a Gaussian to points (m, a) with missing features (NaN).
 
-    Returns the points with these replaced by their expectations, and the precision
-    matrix (a, a). Expectation maximization computes in turn the expectations given the
-    Gaussian, and the Gaussian given these and the covariance around them.
+    Returns the points with missing features replaced by their expectations, and the
+    precision matrix (a, a). Expectation maximization computes in turn the expectations
+    given the Gaussian, and the Gaussian given the completed points and the covariance
+    around the expectations.
     """
     n_axes = points.shape[1]
-    missing = np.isnan(points)
-    n_observed = np.maximum(1, (~missing).sum(0))
+    is_missing_feature = np.isnan(points)
+    n_observed = np.maximum(1, (~is_missing_feature).sum(0))
     mean = np.nansum(points, axis=0) / n_observed
-    completed = np.where(missing, mean, points)
+    completed = np.where(is_missing_feature, mean, points)
     residual_covariance = np.zeros((n_axes, n_axes))
     n_iterations = 1
-    if missing.any():
+    if is_missing_feature.any():
         n_iterations = N_EM_ITERATIONS
     for _ in range(n_iterations):
         covariance = np.atleast_2d(np.cov(completed.T, ddof=0)) + residual_covariance
@@ -179,8 +181,9 @@ def _conditional_means(points: Floats, precision: Floats) -> tuple[Floats, Float
     order = np.argsort(index, kind="stable")
     ends = np.cumsum(np.bincount(index))
     groups = np.split(order, ends[:-1])
-    for missing, row_indices in zip(patterns, groups, strict=True):
-        observed = ~missing
+    for pattern, row_indices in zip(patterns, groups, strict=True):
+        missing = np.flatnonzero(pattern)  # indices of axes
+        observed = np.flatnonzero(~pattern)
         covariance = np.linalg.inv(precision[np.ix_(missing, missing)])
         slopes = precision[np.ix_(observed, missing)] @ covariance
         known = completed[np.ix_(row_indices, observed)]

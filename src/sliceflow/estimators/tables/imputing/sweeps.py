@@ -4,12 +4,12 @@ This is multiple imputation by trees: Doove, van Buuren and Dusseldorp (2014),
 "Recursive partitioning for missing data imputation in the presence of interaction
 effects", Computational Statistics & Data Analysis 72.
 
-1. All missing cells of a row are filled at once from a near row
-   (`initial_imputation`).
+1. All missing cells of a row are filled at once from a donor, a training row that is
+   near (`initial_imputation`).
 2. In each sweep, every missing cell is drawn again, column by column: as the cell of a
    random row in the leaf of a random tree, or by a ridge regression and a residual.
-   Of the missing cells of a sum or product, one is computed from the others, which are
-   drawn by models that do not see it (`dependent_missing_cells`).
+   Of the missing cells of a sum or product, one cell is computed from the others. The
+   others are drawn by models that do not see that cell (`dependent_missing_cells`).
 3. Each tree of a column is fitted to another copy of the training rows. Missing cells
    of these rows are filled in the same sweeps, so that trees see complete rows.
 4. Rows that break a constraint go through 1 and 2 again, with the same trees.
@@ -46,7 +46,7 @@ from sliceflow.estimators.tables.imputing.dependent_missing_cells import (
     MissingCellGroup,
 )
 from sliceflow.estimators.tables.imputing.initial_imputation import (
-    impute_from_near_rows,
+    impute_from_donors,
 )
 from sliceflow.estimators.tables.rules.rule_set import RuleSet
 from sliceflow.estimators.tables.table import Table
@@ -110,7 +110,7 @@ def fill_missing(
     rng = np.random.default_rng(seed.child("fill").key)
     with_constants = _with_constants(table.columns, level_positions)
     filled_positions = LevelPositions(np.tile(with_constants, (n, 1)))
-    unfinished = np.flatnonzero(training.missing_cells(filled_positions).any(axis=1))
+    unfinished = np.flatnonzero(training.is_to_fill(filled_positions).any(axis=1))
     if not len(unfinished):
         return filled_positions, unfinished
     imputer = _Imputer(training)
@@ -122,7 +122,7 @@ def fill_missing(
             filled = imputer.fit_and_fill(rule_set, filled_positions[unfinished], rng)
         else:
             filled = imputer.fill(rule_set, filled_positions[unfinished], rng)
-        is_done = filled.keeps_rules
+        is_done = filled.is_valid
         filled_positions[unfinished[is_done]] = filled.level_positions[is_done]
         unfinished = unfinished[~is_done]
         if not len(unfinished):
@@ -169,7 +169,7 @@ class _FilledRows(NamedTuple):
     """Rows of which all missing cells are filled."""
 
     level_positions: LevelPositions  # (m, d)
-    keeps_rules: Mask  # (m,), which of them keep all rules
+    is_valid: Mask  # (m,), which of the rows keep all rules
 
 
 # The models of one column, by the indices of the columns that they do not see.
@@ -190,7 +190,7 @@ class _TrainingCopies:
     n_copies: int  # and so the number of models of each column
     seed: Seed
 
-    def missing_cells(self, level_positions: LevelPositions) -> Mask:
+    def is_to_fill(self, level_positions: LevelPositions) -> Mask:
         """Which cells of rows with positions (m, d) are missing and can be filled."""
         is_fillable = np.isin(np.arange(len(self.columns)), self.fillable_indices)
         return is_missing(level_positions) & is_fillable
@@ -202,8 +202,8 @@ class _TrainingCopies:
     def fill_initially(
         self, level_positions: LevelPositions, rng: np.random.Generator
     ) -> None:
-        """Fill the missing cells of rows (m, d), in place, from near training rows."""
-        impute_from_near_rows(
+        """Fill the missing cells of rows (m, d), in place, from donors."""
+        impute_from_donors(
             self.columns,
             self.level_positions,
             level_positions,
@@ -251,7 +251,7 @@ class _TrainingCopies:
         copies: Sequence[LevelPositions],
         seed: Seed,
     ) -> list[ColumnModel]:
-        """Models of a column given all others but excluded ones, one of each copy."""
+        """Models of a column given the columns not excluded, one model of each copy."""
         unseen = {column_index, *excluded_indices}
         seen = [c for c in self.fillable_indices if c not in unseen]
         predictor_indices = np.array(seen, dtype=np.int64)
@@ -286,7 +286,7 @@ class _SweptRows:
     Attributes
     ----------
     level_positions : (m, d), the filled rows
-    keeps_rules : (m,), which rows kept all rules when these were solved last
+    is_valid : (m,), which rows kept all rules when these were solved last
     column_indices : the columns that have missing cells
     """
 
@@ -298,17 +298,17 @@ class _SweptRows:
         rng: np.random.Generator,
     ) -> None:
         self.level_positions = level_positions.copy()
-        self.keeps_rules: Mask = np.zeros(len(level_positions), bool)
+        self.is_valid: Mask = np.zeros(len(level_positions), bool)
         self._columns = training.columns
         self._rule_set = rule_set
         self._rng = rng
-        self._missing = training.missing_cells(level_positions)
+        self._is_to_fill = training.is_to_fill(level_positions)
         self.column_indices = [
-            c for c in training.fillable_indices if self._missing[:, c].any()
+            c for c in training.fillable_indices if self._is_to_fill[:, c].any()
         ]
         training.fill_initially(self.level_positions, rng)
         self._dependent = DependentMissingCells.from_rows(
-            rule_set.rules_in_solving_order, self.level_positions, self._missing
+            rule_set.rules_in_solving_order, self.level_positions, self._is_to_fill
         )
 
     def excluded_sets(self, c: int) -> list[tuple[int, ...]]:
@@ -350,11 +350,11 @@ class _SweptRows:
     ) -> LevelPositions:
         """New cells (k,) of a model for some rows; `UNDRAWN` where rules allow none.
 
-        Rules wait for the `undrawn` columns: the one that is drawn, and the columns
+        Rules wait for the `undrawn` columns: the column that is drawn, and the columns
         that follow from it.
         """
         level_positions = self.level_positions[row_indices]
-        rule_positions = _with_undrawn(level_positions, self._missing[row_indices])
+        rule_positions = _with_undrawn(level_positions, self._is_to_fill[row_indices])
         rule_positions[:, undrawn] = UNDRAWN
         partly_drawn = PartlyDrawnRows(
             level_positions,
@@ -369,16 +369,18 @@ class _SweptRows:
 
         Cells without a solution stay as they were.
         """
-        solved = _with_undrawn(self.level_positions, self._missing)
-        self.keeps_rules = self._rule_set.solve_rows(solved, self._missing)
-        stays = is_undrawn(solved) | is_impossible(solved)
+        to_solve = _with_undrawn(self.level_positions, self._is_to_fill)
+        finished = self._rule_set.finish_rows(to_solve, self._is_to_fill)
+        solved = finished.level_positions
+        has_no_solution = is_undrawn(solved) | is_impossible(solved)
         self.level_positions = LevelPositions(
-            np.where(stays, self.level_positions, solved)
+            np.where(has_no_solution, self.level_positions, solved)
         )
+        self.is_valid = finished.is_valid
 
     def filled_rows(self, first: int = 0) -> _FilledRows:
         """The filled rows, from the one with the index `first` on."""
-        return _FilledRows(self.level_positions[first:], self.keeps_rules[first:])
+        return _FilledRows(self.level_positions[first:], self.is_valid[first:])
 
 
 @dataclass(frozen=True, eq=False)
@@ -404,15 +406,15 @@ class _Imputer:
         rows as these are filled by then. Copies with missing cells are swept, too.
         """
         copies = self.training.copies()
-        incomplete = np.flatnonzero(self.training.missing_cells(copies).any(axis=1))
+        incomplete = np.flatnonzero(self.training.is_to_fill(copies).any(axis=1))
         n_swept_copies = len(incomplete)
         to_sweep = LevelPositions(np.concatenate((copies[incomplete], level_positions)))
         rows = _SweptRows(self.training, rule_set, to_sweep, rng)
         for sweep in range(N_SWEEPS):
             # Complete copies never change, so models of the first sweep stay.
-            needs_fit = sweep == 0 or n_swept_copies > 0
+            is_to_fit = sweep == 0 or n_swept_copies > 0
             for c in rows.column_indices:
-                if needs_fit:
+                if is_to_fit:
                     copies[incomplete] = rows.level_positions[:n_swept_copies]
                     self.models[c] = self.training.fit_models(
                         c, rows.excluded_sets(c), copies, sweep
@@ -436,10 +438,10 @@ class _Imputer:
         return rows.filled_rows()
 
 
-def _with_undrawn(level_positions: LevelPositions, to_fill: Mask) -> LevelPositions:
-    """Positions (m, d) with `UNDRAWN` for cells `to_fill` that are still missing.
+def _with_undrawn(level_positions: LevelPositions, is_to_fill: Mask) -> LevelPositions:
+    """Positions (m, d) with `UNDRAWN` for cells to fill that are still missing.
 
-    Rules wait for a cell that is not drawn yet, but take a missing one as it is.
+    Rules wait for a cell that is not drawn yet, but take a missing cell as it is.
     """
-    is_unfilled = to_fill & is_missing(level_positions)
+    is_unfilled = is_to_fill & is_missing(level_positions)
     return LevelPositions(np.where(is_unfilled, UNDRAWN, level_positions))

@@ -81,10 +81,14 @@ class EncodedColumn:
             raise ValueError(
                 f"column {self.name!r} has levels that are not {self.dtype}"
             ) from error
-        same_labels = stored.labels == self.labels
-        same_values = np.array_equal(stored.values, self.values)
+        has_same_labels = stored.labels == self.labels
+        has_same_values = np.array_equal(stored.values, self.values)
         highest_code = int(self.codes.max(initial=-1))
-        if not same_labels or not same_values or highest_code >= len(self.levels):
+        if (
+            not has_same_labels
+            or not has_same_values
+            or highest_code >= len(self.levels)
+        ):
             raise ValueError(f"column {self.name!r} has a cell with an unknown level")
 
     @cached_property
@@ -113,7 +117,7 @@ class EncodedColumn:
         return OBJECT_TYPES[types.pop()]
 
     @property
-    def missing(self) -> Mask:
+    def is_missing(self) -> Mask:
         """Which cells (n,) are missing."""
         return np.asarray(self.codes < 0)
 
@@ -140,11 +144,11 @@ class EncodedColumn:
     def take(self, row_indices: Ints) -> EncodedColumn:
         """The rows with these indices (m,), without levels that have no cell left."""
         codes = self.codes[row_indices]
-        stays = _has_cells(codes, len(self.levels))
+        is_kept = _has_cells(codes, len(self.levels))
         if self.categorical:  # categories that never had a cell stay
-            stays |= ~_has_cells(self.codes, len(self.levels))
-        new_code = np.append(np.cumsum(stays) - 1, -1)  # −1 stays −1
-        stored = store_levels(self.levels[stays])
+            is_kept |= ~_has_cells(self.codes, len(self.levels))
+        new_code = np.append(np.cumsum(is_kept) - 1, -1)  # −1 stays −1
+        stored = store_levels(self.levels[is_kept])
         return replace(
             self, codes=new_code[codes], values=stored.values, labels=stored.labels
         )
@@ -177,7 +181,10 @@ def encode_column(column: pd.Series, name: Label) -> EncodedColumn:
         if kind == "category":
             return _encode_categories(column, name)
         codes, distinct = pd.factorize(column, sort=True)
-        return _encode_levels(name, codes.astype(np.int64), pd.Series(distinct))
+        levels = pd.Series(distinct)
+        if column.dtype == np.float16:  # `factorize` makes float32 of it
+            levels = levels.astype(np.float16)
+        return _encode_levels(name, codes.astype(np.int64), levels)
     except PANDAS_ERRORS as error:
         hint = "convert it by .astype(str), for example, or drop it"
         if str(column.dtype).startswith("period"):
@@ -201,9 +208,9 @@ def _encode_categories(column: pd.Series, name: Label) -> EncodedColumn:
 
 def _check_finite(column: pd.Series, name: Label) -> None:
     """Raise a `DataError` for the first infinite number."""
-    infinite = np.isinf(column.to_numpy(np.float64, na_value=np.nan))
-    if infinite.any():
-        row = int(np.flatnonzero(infinite)[0])
+    is_infinite = np.isinf(column.to_numpy(np.float64, na_value=np.nan))
+    if is_infinite.any():
+        row = int(np.flatnonzero(is_infinite)[0])
         raise DataError(
             f"the value is {column.iloc[row]:g}",
             "replace infinities, or make them missing",
@@ -253,7 +260,7 @@ def _is_unicode(text: str) -> bool:
 def _check_objects(values: Sequence[object], row_indices: Ints, name: Label) -> None:
     """Raise a `DataError` for the first value that does not have the column's type.
 
-    The type is that of most values; integers and floats may stand together.
+    The column's type is the type of most values; integers and floats may be mixed.
     """
     counts = Counter(type(value) for value in values)
     if set(counts) == {int, float}:

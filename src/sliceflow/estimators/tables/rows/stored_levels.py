@@ -112,7 +112,7 @@ def label_of_value(value: Any) -> Any:
 
 
 def to_python_type(value: Any) -> Any:
-    """A scalar of numpy as one of Python, also in tuples; others are unchanged."""
+    """A scalar of numpy as a Python scalar, also in tuples; others are unchanged."""
     if isinstance(value, tuple):
         return tuple(to_python_type(part) for part in value)
     if isinstance(value, np.generic):
@@ -136,7 +136,7 @@ def check_levels(levels: pd.Series, categorical: Categorical) -> None:
     types = {type(to_python_type(level)) for level in levels.tolist()}
     if not types <= set(OBJECT_TYPES):
         raise ValueError(f"levels of {dtype} are neither numbers, texts nor dates")
-    # Only those of categories may have different types.
+    # Only the levels of categories may have different types.
     if len(types) > 1 and types != {int, float} and not categorical:
         raise ValueError(f"levels of {dtype} have different types")
 

@@ -105,7 +105,7 @@ class TableRows:
 def make_dataframe(
     rows: TableRows, columns: Sequence[tuple[ColumnName, pd.Series]]
 ) -> pd.DataFrame:
-    """A DataFrame of (name, Series) pairs, with a header like that of `rows`."""
+    """A DataFrame of (name, Series) pairs, with a header like the one of `rows`."""
     import pandas as pd
 
     df = pd.DataFrame({i: series for i, (_, series) in enumerate(columns)})

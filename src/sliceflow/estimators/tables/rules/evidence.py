@@ -83,7 +83,7 @@ class RuleEvidence(NamedTuple):
     share_if_shuffled: float
 
     @property
-    def suffices(self) -> bool:
+    def is_sufficient(self) -> bool:
         """Whether the rule is no accident, by all of the limits above."""
         if self.n_rows < MIN_ROWS_OF_RULE or self.share < MIN_SHARE_OF_RULE:
             return False
@@ -126,10 +126,12 @@ def evidence_of(
     ]
     if not len(complete_positions):
         return RuleEvidence(0, 0.0, 1.0)
-    kept = ~rule.is_broken(columns, complete_positions)
+    is_kept = ~rule.is_broken(columns, complete_positions)
     derived = rule.column_indices[0]
     computed = rule.solve(columns, complete_positions, derived)
     share_if_shuffled = _share_of_equal_pairs(
         complete_positions[:, derived], computed[has_value(computed)]
     )
-    return RuleEvidence(len(complete_positions), float(kept.mean()), share_if_shuffled)
+    return RuleEvidence(
+        len(complete_positions), float(is_kept.mean()), share_if_shuffled
+    )

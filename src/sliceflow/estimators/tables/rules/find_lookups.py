@@ -43,13 +43,13 @@ def find_lookups(
     for dependency in find_dependencies(cells):
         determinant = usable[dependency.determinant]
         dependent = usable[dependency.dependent]
-        if dependent not in derived and not _would_disclose_rows(columns[determinant]):
+        if dependent not in derived and not _has_disclosing_keys(columns[determinant]):
             rule = _lookup_rule(columns, level_positions, dependent, determinant, None)
             rules.append(replace(rule, one_to_one=dependency.one_to_one))
     return rules
 
 
-def _would_disclose_rows(column: Column) -> bool:
+def _has_disclosing_keys(column: Column) -> bool:
     """Whether a lookup by the numbers of this column would disclose many rare ones.
 
     The keys of a lookup are numbers of the table. So the column could have no others,

@@ -59,7 +59,7 @@ def find_orders(
 def _larger_than_any(
     column_indices: set[int], larger_columns: Mapping[int, set[int]]
 ) -> set[int]:
-    """The columns that are at least as large as one of some columns."""
+    """The columns that are at least as large as any one of some columns."""
     larger = set[int]()
     for c in column_indices:
         larger |= larger_columns[c]
@@ -69,7 +69,7 @@ def _larger_than_any(
 def _find_larger_columns(
     columns: Sequence[Column], level_positions: LevelPositions, numbers: NumberColumns
 ) -> dict[int, set[int]]:
-    """For each column, by index, the others that are at least as large, by a rule."""
+    """For each column, by index, the columns that a rule says are at least as large."""
     has_levels = [
         columns[c].n_levels >= MIN_LEVELS_OF_ORDER for c in numbers.indices.tolist()
     ]
@@ -98,17 +98,17 @@ def _is_order_intended(low: Floats, high: Floats) -> bool:
     Shuffled columns would break it, and in many rows that could break it the two
     numbers are close to each other.
     """
-    are_observed = ~np.isnan(low) & ~np.isnan(high)
-    low = low[are_observed]
-    high = high[are_observed]
+    is_observed = ~np.isnan(low) & ~np.isnan(high)
+    low = low[is_observed]
+    high = high[is_observed]
     if len(low) < MIN_ROWS_OF_RULE:
         return False
     n_not_above = np.searchsorted(np.sort(low), high, "right")
     share_if_shuffled = float(n_not_above.mean() / len(low))
-    if not RuleEvidence(len(low), 1.0, share_if_shuffled).suffices:
+    if not RuleEvidence(len(low), 1.0, share_if_shuffled).is_sufficient:
         return False
-    could_break = (low > high.min()) & (high < low.max())
-    gaps = np.sort((high - low)[could_break])[:N_LEAST_DIFFERENCES]
+    is_breakable = (low > high.min()) & (high < low.max())
+    gaps = np.sort((high - low)[is_breakable])[:N_LEAST_DIFFERENCES]
     if len(gaps) < N_LEAST_DIFFERENCES:
         return False
     return bool((gaps <= gaps[-1] / 2).mean() >= MIN_SHARE_NEAR_EQUAL)

@@ -57,7 +57,7 @@ def find_products(
             continue
         for rule in _find_candidates(columns, numbers, i):
             evidence = evidence_of(rule, columns, level_positions)
-            if evidence.suffices:
+            if evidence.is_sufficient:
                 rules.append(replace(rule, share=evidence.share))
 
     def sort_key(rule: ProductRule) -> tuple[bool, int, int, float, int]:
@@ -101,7 +101,7 @@ class _ScreeningRows:
             tolerance = tolerance + float(unit) / 2  # products are rounded
         return cls(target, y, numbers.values[row_indices], tolerance)
 
-    def agrees(self, candidates: Floats, tolerance: Floats | None = None) -> Mask:
+    def is_equal(self, candidates: Floats, tolerance: Floats | None = None) -> Mask:
         """Which of many candidates (m, …) equal y in nearly all rows that have both.
 
         The result has the shape of one row of candidates.
@@ -151,7 +151,7 @@ def _find_multiples(
         margins = screening.tolerance[:, None] / sizes
     median_ratio = np.median(np.take_along_axis(ratios, largest, axis=0), axis=0)
     margin = np.min(np.take_along_axis(margins, largest, axis=0), axis=0)
-    is_near = screening.agrees(median_ratio * screening.x, 2 * screening.tolerance)
+    is_near = screening.is_equal(median_ratio * screening.x, 2 * screening.tolerance)
     is_near[screening.target] = False
     derived = int(numbers.indices[screening.target])
     rules = []
@@ -172,19 +172,19 @@ def _find_pairs(
         products = x[:, :, None] * x[:, None, :]
         quotients = x[:, :, None] / x[:, None, :]
     n_numbers = x.shape[1]
-    without_target = np.ones((n_numbers, n_numbers), dtype=bool)
-    without_target[screening.target] = False
-    without_target[:, screening.target] = False
+    is_without_target = np.ones((n_numbers, n_numbers), dtype=bool)
+    is_without_target[screening.target] = False
+    is_without_target[:, screening.target] = False
     derived = int(numbers.indices[screening.target])
     rules = []
     for exponent, values in ((1, products), (-1, quotients)):
         for factor in PAIR_FACTORS:
-            agrees = screening.agrees(float(factor) * values) & without_target
+            is_kept = screening.is_equal(float(factor) * values) & is_without_target
             if exponent > 0:
-                agrees = np.triu(agrees)  # a·b is b·a
+                is_kept = np.triu(is_kept)  # a·b is b·a
             else:
-                np.fill_diagonal(agrees, False)  # a/a is 1
-            for a, b in np.argwhere(agrees).tolist():
+                np.fill_diagonal(is_kept, False)  # a/a is 1
+            for a, b in np.argwhere(is_kept).tolist():
                 others = (int(numbers.indices[a]), int(numbers.indices[b]))
                 rules.append(
                     _product_rule(columns, derived, others, (1, exponent), factor)

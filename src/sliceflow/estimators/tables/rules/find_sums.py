@@ -63,7 +63,7 @@ class IntegerRelation(NamedTuple):
     coefficients: tuple[int, ...]  # k whole numbers
 
     def coefficients_with_positive(self, c: int) -> dict[int, int]:
-        """The coefficients by column, with signs so that the one of c is positive."""
+        """The coefficients by column, with signs that make the one of c positive."""
         coefficient_of = dict(zip(self.column_indices, self.coefficients, strict=True))
         if coefficient_of[c] > 0:
             return coefficient_of
@@ -152,7 +152,7 @@ def _judge_relation(
         _linear_rule(columns, level_positions, relation, total) for total in totals
     ]
     evidence = evidence_of(orientations[0], columns, level_positions)
-    if not evidence.suffices:
+    if not evidence.is_sufficient:
         return None
     coefficients = np.zeros(len(columns))
     coefficients[list(relation.column_indices)] = relation.coefficients
@@ -185,17 +185,17 @@ def _columns_observed_together(values: Floats) -> list[Ints]:
     The first is of the columns with the fewest missing cells. Each other set has one
     more column, which is missing in most of those rows.
     """
-    observed = ~np.isnan(values)
+    is_observed = ~np.isnan(values)
     together = list[int]()
     is_complete = np.full(len(values), True)  # rows with all cells of these columns
     others = list[int]()
-    most_observed_first = np.argsort(-observed.sum(axis=0), kind="stable")
+    most_observed_first = np.argsort(-is_observed.sum(axis=0), kind="stable")
     for i in most_observed_first.tolist():
-        still_complete = is_complete & observed[:, i]
+        is_still_complete = is_complete & is_observed[:, i]
         n_wanted = ROWS_PER_COLUMN * (len(together) + 1) + EXTRA_ROWS
-        if still_complete.sum() >= max(n_wanted, is_complete.sum() / 2):
+        if is_still_complete.sum() >= max(n_wanted, is_complete.sum() / 2):
             together.append(i)
-            is_complete = still_complete
+            is_complete = is_still_complete
         else:
             others.append(i)
     together.sort()
@@ -203,7 +203,7 @@ def _columns_observed_together(values: Floats) -> list[Ints]:
     if len(together) > 1:
         column_sets.append(np.array(together))
     for i in others:
-        n_complete = (is_complete & observed[:, i]).sum()
+        n_complete = (is_complete & is_observed[:, i]).sum()
         if n_complete >= MIN_ROWS_OF_RULE:
             column_sets.append(np.array([*together, i]))
     return column_sets
@@ -355,7 +355,7 @@ def _weights_and_unit(
 
 
 def _mode_or_median(values: NDArray[Any], is_exact: bool) -> int | float:
-    """The most frequent one of exact values (n,), or the median of floats (n,)."""
+    """The most frequent of exact values (n,), or the median of floats (n,)."""
     if not len(values):
         return 0
     if is_exact:

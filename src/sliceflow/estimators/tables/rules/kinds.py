@@ -62,7 +62,7 @@ class LinearRule:
     """
 
     text: str  # as the user wrote it, or would write it
-    column_indices: tuple[int, ...]  # k columns, that of a total first
+    column_indices: tuple[int, ...]  # k columns, the total first
     weights: tuple[int, ...] | tuple[float, ...]  # k numbers
     relation: Relation
     bound: int | float = 0
@@ -70,7 +70,7 @@ class LinearRule:
     is_discovered: bool = False  # found in the table; False for a user's constraint
     share: float = 1.0  # the share of the table's rows that keep it
 
-    needs_known_levels: ClassVar[bool] = False
+    allows_only_levels: ClassVar[bool] = False
 
     @property
     def solvable_indices(self) -> tuple[int, ...]:
@@ -159,7 +159,7 @@ class ProductRule:
     share: float = 1.0
 
     is_discovered: ClassVar[bool] = True
-    needs_known_levels: ClassVar[bool] = False
+    allows_only_levels: ClassVar[bool] = False
 
     @property
     def solvable_indices(self) -> tuple[int, ...]:
@@ -341,7 +341,7 @@ class LookupRule:
     is_discovered: ClassVar[bool] = True
 
     @property
-    def needs_known_levels(self) -> bool:
+    def allows_only_levels(self) -> bool:
         """Whether only levels have a key. Parts of dates are keys of new dates, too."""
         return self.date_part is None
 
@@ -353,11 +353,11 @@ class LookupRule:
     def is_broken(
         self, columns: Sequence[Column], level_positions: LevelPositions
     ) -> Mask:
-        """Which rows (m,) of (m, d) have another value than the one of their key."""
+        """Which rows (m,) of (m, d) have another value than their key says."""
         dependent = self.column_indices[0]
         expected = self.solve(columns, level_positions, dependent)
-        differs = expected != level_positions[:, dependent]
-        return np.asarray(~is_undrawn(expected) & differs)
+        is_different = expected != level_positions[:, dependent]
+        return np.asarray(~is_undrawn(expected) & is_different)
 
     def solve(
         self, columns: Sequence[Column], level_positions: LevelPositions, c: int
@@ -382,7 +382,7 @@ class CombinationRule:
 
     is_discovered: ClassVar[bool] = False
     share: ClassVar[float] = 1.0
-    needs_known_levels: ClassVar[bool] = True
+    allows_only_levels: ClassVar[bool] = True
     solvable_indices: ClassVar[tuple[int, ...]] = ()
 
 
@@ -396,11 +396,11 @@ class MembershipRule:
 
     is_discovered: ClassVar[bool] = False
     share: ClassVar[float] = 1.0
-    needs_known_levels: ClassVar[bool] = True
+    allows_only_levels: ClassVar[bool] = True
     solvable_indices: ClassVar[tuple[int, ...]] = ()
 
 
-# In columns of rules that need known levels, no values between these are drawn.
+# In columns of rules that allow only levels, no values between levels are drawn.
 SolvableRule = LinearRule | ProductRule | LookupRule
 Rule = SolvableRule | CombinationRule | MembershipRule
 

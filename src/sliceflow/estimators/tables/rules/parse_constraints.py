@@ -86,8 +86,10 @@ def _parse_comparison(
     terms = _move_to_left(name, sign_of_left, right_side)
     indices = _find_columns(text, terms.names, columns, must_be_quantitative=True)
     is_difference = len(terms.signs) == 2 and sum(terms.signs) == 0
-    compares_two = relation != "=" and is_difference
-    _check_quantities(text, [columns[c] for c in indices], terms.bound, compares_two)
+    is_comparison_of_two = relation != "=" and is_difference
+    _check_quantities(
+        text, [columns[c] for c in indices], terms.bound, is_comparison_of_two
+    )
 
     units = [columns[c].unit for c in indices]
     known_units = [unit for unit in units if unit is not None]
@@ -134,7 +136,7 @@ def _move_to_left(name: str, sign: int, right_side: str) -> _Terms:
 
 
 def _check_quantities(
-    text: str, columns: Sequence[Column], bound: Fraction, compares_two: bool
+    text: str, columns: Sequence[Column], bound: Fraction, is_comparison_of_two: bool
 ) -> None:
     """Raise a `ParameterError` for quantities that do not go together.
 
@@ -142,9 +144,9 @@ def _check_quantities(
     """
     quantities = {column.quantity for column in columns}
     mixed = len(quantities) > 1
-    adds_times = quantities == {"time"} and not compares_two
-    compares_with_number = bound != 0 and quantities != {"number"}
-    if mixed or adds_times or compares_with_number:
+    has_sum_of_times = quantities == {"time"} and not is_comparison_of_two
+    is_compared_with_number = bound != 0 and quantities != {"number"}
+    if mixed or has_sum_of_times or is_compared_with_number:
         raise ParameterError(
             "constraints", text, "takes columns of different kinds", "make them alike"
         )

@@ -3,20 +3,24 @@
 `kinds` has the kinds of rules, one by one. While rows are drawn column by column, some
 of their cells are `UNDRAWN`, and cells for which a rule has no solution are
 `IMPOSSIBLE` (`columns.level_positions`). Rules *allow* a value, or not, and they
-*solve* for a cell that follows from others. Few functions write cells of rows:
+*solve* for a cell that follows from others.
 
-| function                           | question                    | writes            |
-|------------------------------------|-----------------------------|-------------------|
-| `RuleSet.broken`                   | do rows break one rule?     | nothing           |
-| `RuleSet.can_still_keep`           | can rows keep the rules     | nothing: it       |
-|                                    | with this value?            | solves a copy     |
-| `solve.solve_column`               | what follows for a column?  | nothing: it       |
-|                                    |                             | returns a column  |
-| `PartlyDrawnRows.set_columns`      | (a model has drawn columns) | these columns     |
-| `RuleSet.solve_rows`               | do finished rows keep all   | all cells that    |
-|                                    | rules?                      | follow            |
-| `DependentMissingCells`            | (a missing cell was drawn   | missing cells     |
-| `.recompute_excluded`              | again)                      | that follow       |
+No function here changes the rows that it is passed. A question about rows gets a mask,
+and solved rows are new ones:
+
+| function                       | question                       | gives              |
+|--------------------------------|--------------------------------|--------------------|
+| `RuleSet.is_broken_so_far`     | do rows break one rule?        | a mask             |
+| `RuleSet.allows`               | can rows still keep all rules  | a mask             |
+|                                | if they take these values?     |                    |
+| `RuleSet.finish_rows`          | what follows in drawn rows?    | `FinishedRows`     |
+|                                | Do they keep all rules then?   |                    |
+| `solve.solve_column`           | what follows for a column?     | a column           |
+| `solve.solve_rows`             | what follows in rows?          | new rows           |
+
+Rows change in two other places: `PartlyDrawnRows.set_columns` writes columns that a
+model has drawn, and `DependentMissingCells.recompute_excluded` writes missing cells
+that follow from a cell that was drawn again.
 
 A model draws only what rules allow given the columns before, and a finished row that
 breaks a rule is drawn anew (`draws.chain`). Where missing cells are filled, `imputing`
@@ -30,6 +34,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from itertools import compress
+from typing import NamedTuple
 
 import numpy as np
 
@@ -53,6 +58,14 @@ from sliceflow.estimators.tables.rules.kinds import (
 from sliceflow.estimators.tables.rules.solve import solve_rows
 
 
+class FinishedRows(NamedTuple):
+    """Rows after all that follows from rules is solved in them."""
+
+    level_positions: LevelPositions  # (m, d)
+    # (m,), which rows have all their cells and break no rule.
+    is_valid: Mask
+
+
 @dataclass(frozen=True, eq=False)
 class RuleSet:
     """The rules of a table, its columns, and the positions of its rows."""
@@ -74,12 +87,12 @@ class RuleSet:
             if is_solvable(rule) and not rule.is_discovered:
                 self._check_range_of_total(rule)
         for rule in self.rules:
-            broken = self.broken(rule, self.level_positions)
-            if broken.any():
-                row = int(np.flatnonzero(broken)[0])
+            is_broken = self.is_broken_so_far(rule, self.level_positions)
+            if is_broken.any():
+                row = int(np.flatnonzero(is_broken)[0])
                 raise DataError(
                     f"the constraint {rule.text!r} does not hold in "
-                    f"{int(broken.sum())} rows, here with {self._cells(rule, row)}",
+                    f"{int(is_broken.sum())} rows, here with {self._cells(rule, row)}",
                     "fix the rows, or leave it out",
                     row,
                 )
@@ -122,6 +135,11 @@ class RuleSet:
             in_order.extend(by_derived.get(c, []))
         return in_order
 
+    @cached_property
+    def derived_indices(self) -> list[int]:
+        """The columns that a rule computes from others, such as totals."""
+        return [rule.column_indices[0] for rule in self.rules_in_solving_order]
+
     def drawing_order(self, column_indices: Sequence[int]) -> list[int]:
         """The columns in the order of drawing, derived ones after what they need."""
         order = list(column_indices)
@@ -147,21 +165,19 @@ class RuleSet:
 
     # Which rows keep the rules
 
-    def can_still_keep(
+    def allows(
         self,
         level_positions: LevelPositions,
         c: int,
         row_indices: Ints,
         positions: LevelPositions,
     ) -> Mask:
-        """Which rows (k,) can still keep the rules if a column has these positions.
+        """Which rows (k,) can still keep all rules if column c has these positions.
 
-        What follows from the positions is computed in a copy: no row changes. A row
-        cannot keep the rules if one is broken then, or if a column cannot have what
-        follows. Nothing follows from a rule of which several cells are undrawn.
-
-        A derived column, such as a total, is computed again when the row is finished.
-        So if all other cells of its rule are drawn, its own position does not count.
+        Each row is tried: a copy gets the position, and what follows from it is solved.
+        The row cannot keep the rules if the copy breaks one, or if a column of the copy
+        cannot have what follows. Nothing follows from a rule of which several cells are
+        undrawn.
 
         Take total = a + b, with numbers from 0 to 3 in a and b, and 0 to 6 in total:
 
@@ -183,22 +199,35 @@ class RuleSet:
         rules = self._rules_affected_by(c)
         if not rules:
             return np.full(len(row_indices), True)
-        rows = level_positions[row_indices]  # a copy
-        rows[:, c] = positions
-        may_change = is_undrawn(rows)
-        derived = [rule.column_indices[0] for rule in self.rules_in_solving_order]
-        may_change[:, c] = c in derived
-        return self._solve_and_check(rules, rows, may_change)
+        tried = level_positions[row_indices]  # a copy
+        tried[:, c] = positions
+        solved = self._solved(rules, tried, self._is_changeable_when_tried(tried, c))
+        return self._is_valid_so_far(rules, solved)
 
-    def solve_rows(self, level_positions: LevelPositions, may_change: Mask) -> Mask:
-        """Solve rules for cells of rows (m, d), in place, and check all rules.
+    def _is_changeable_when_tried(self, tried: LevelPositions, c: int) -> Mask:
+        """Which cells of tried rows (k, d) rules may solve: the cells that are undrawn.
 
-        Only the cells in `may_change` change: (m, d) for each cell, or (d,) for whole
-        columns. Returns which rows (m,) keep all rules. A row with a cell that is still
-        not drawn, or has no solution, does not count as one that does.
+        A derived column, such as a total, is computed again when its row is finished.
+        So a position that is tried for it may change, too, and does not count if all
+        other cells of its rule are drawn.
         """
-        keeps_rules = self._solve_and_check(self.rules, level_positions, may_change)
-        return keeps_rules & ~is_undrawn(level_positions).any(axis=1)
+        is_changeable = is_undrawn(tried)
+        is_changeable[:, c] = c in self.derived_indices
+        return is_changeable
+
+    def finish_rows(
+        self, level_positions: LevelPositions, is_changeable: Mask
+    ) -> FinishedRows:
+        """Rows (m, d) with all that follows from rules, and which rows are valid.
+
+        Only changeable cells change: (m, d) says which, or (d,) which whole columns. A
+        row with a cell that is still not drawn, or has no solution, is not valid.
+        """
+        solved = self._solved(self.rules, level_positions, is_changeable)
+        is_complete = ~is_undrawn(solved).any(axis=1)
+        return FinishedRows(
+            solved, self._is_valid_so_far(self.rules, solved) & is_complete
+        )
 
     def _rules_affected_by(self, c: int) -> list[Rule]:
         """The rules about column c, or about columns that may follow from it."""
@@ -208,54 +237,66 @@ class RuleSet:
                 changing |= set(rule.column_indices)
         return [rule for rule in self.rules if changing & set(rule.column_indices)]
 
-    def _solve_and_check(
-        self, rules: Sequence[Rule], level_positions: LevelPositions, may_change: Mask
-    ) -> Mask:
-        """Solve rules for cells of rows (m, d), in place, and check these rules.
-
-        `may_change` is (m, d) or (d,). Returns which rows (m,) can keep the rules. A
-        row with a cell that is `IMPOSSIBLE` cannot.
-        """
+    def _solved(
+        self,
+        rules: Sequence[Rule],
+        level_positions: LevelPositions,
+        is_changeable: Mask,
+    ) -> LevelPositions:
+        """New rows (m, d): the same rows, with what follows from some of the rules."""
         to_solve = [rule for rule in self.rules_in_solving_order if rule in rules]
-        solve_rows(to_solve, self.columns, level_positions, may_change)
-        keeps_rules = np.asarray(~is_impossible(level_positions).any(axis=1))
-        for rule in rules:
-            row_indices = np.flatnonzero(keeps_rules)
-            is_broken = self.broken(rule, level_positions[row_indices])
-            keeps_rules[row_indices[is_broken]] = False
-        return keeps_rules
+        return solve_rows(to_solve, self.columns, level_positions, is_changeable)
 
-    def broken(self, rule: Rule, level_positions: LevelPositions) -> Mask:
-        """Which rows (m,) of (m, d) break a rule, as far as they are drawn."""
+    def _is_valid_so_far(
+        self, rules: Sequence[Rule], level_positions: LevelPositions
+    ) -> Mask:
+        """Which rows (m,) of (m, d) break none of some rules, as far as they are drawn.
+
+        A row with a cell that is `IMPOSSIBLE` breaks a rule.
+        """
+        is_valid = np.asarray(~is_impossible(level_positions).any(axis=1))
+        for rule in rules:
+            row_indices = np.flatnonzero(is_valid)
+            is_broken = self.is_broken_so_far(rule, level_positions[row_indices])
+            is_valid[row_indices[is_broken]] = False
+        return is_valid
+
+    def is_broken_so_far(self, rule: Rule, level_positions: LevelPositions) -> Mask:
+        """Which rows (m,) of (m, d) break a rule, as far as they are drawn.
+
+        `Rule.is_broken` asks the same of rows whose cells all have a value.
+        """
         if isinstance(rule, MembershipRule):
             positions = level_positions[:, rule.column_indices[0]]
             is_listed = np.isin(positions, rule.positions)
             return ~is_undrawn(positions) & ~is_listed
         if isinstance(rule, CombinationRule):
-            return self._broken_combinations(rule, level_positions)
+            return self._has_unknown_combination(rule, level_positions)
         # A rule with a missing cell holds.
         row_indices = np.flatnonzero(
             has_all_values(level_positions, rule.column_indices)
         )
-        broken = np.zeros(len(level_positions), dtype=bool)
-        broken[row_indices] = rule.is_broken(self.columns, level_positions[row_indices])
-        return broken
+        is_broken = np.zeros(len(level_positions), dtype=bool)
+        is_broken[row_indices] = rule.is_broken(
+            self.columns, level_positions[row_indices]
+        )
+        return is_broken
 
-    def _broken_combinations(
+    def _has_unknown_combination(
         self, rule: CombinationRule, level_positions: LevelPositions
     ) -> Mask:
         """Which rows (m,) have a combination of drawn cells that does not occur."""
         combinations = level_positions[:, rule.column_indices]
         is_drawn = ~is_undrawn(combinations)
-        broken = np.zeros(len(level_positions), dtype=bool)
+        is_unknown = np.zeros(len(level_positions), dtype=bool)
         for pattern in np.unique(is_drawn[is_drawn.any(axis=1)], axis=0):
             has_pattern = np.asarray((is_drawn == pattern).all(axis=1))
             pattern_indices = tuple(compress(rule.column_indices, pattern))
             drawn = combinations[has_pattern][:, pattern]
-            broken[has_pattern] = ~self._occurs(drawn, pattern_indices)
-        return broken
+            is_unknown[has_pattern] = ~self._is_in_table(drawn, pattern_indices)
+        return is_unknown
 
-    def _occurs(
+    def _is_in_table(
         self, combinations: LevelPositions, column_indices: tuple[int, ...]
     ) -> Mask:
         """Which combinations of positions (m, k) of some columns are in the table."""
@@ -267,7 +308,7 @@ class RuleSet:
             self._combinations[column_indices] = LevelPositions(distinct)
         occurring = self._combinations[column_indices]
         df = pd.DataFrame(np.concatenate((occurring, combinations)))
-        # Groups are numbered as they appear, so those of the table come first.
+        # Groups are numbered as they appear: the table's own combinations come first.
         group = df.groupby([*df], sort=False).ngroup().to_numpy()
         return np.asarray(group[len(occurring) :] < len(occurring))
 
@@ -275,7 +316,7 @@ class RuleSet:
 def _solving_order(
     by_derived: Mapping[int, Sequence[SolvableRule]],
 ) -> list[int]:
-    """Columns of rules, each behind the columns from which it follows.
+    """Columns of rules, each after the columns from which it follows.
 
     `by_derived` has the rules of each derived column. A `ParameterError` says that two
     constraints derive one column, or that some go in a circle.

@@ -6,15 +6,17 @@ There are two questions, and each has one function:
 |----------------|-----------------------------|---------------------------------------|
 | `solve_column` | one column, from columns    | the first of the rules whose other    |
 |                | that are drawn already      | cells have a value; no cell changes   |
-| `solve_rows`   | any cell that may change,   | first rules of which no other cell    |
+| `solve_rows`   | any changeable cell,        | first rules of which no other cell    |
 |                | in rows of which some       | may change, so there is no choice;    |
 |                | cells have a value          | then totals before their parts        |
 
-A model of one column asks the first one, because it draws that column now. A `RuleSet`
-asks the second one, to see whether a row can still keep all rules, and to finish it.
+A model of one column asks the first question, because it draws that column now. A
+`RuleSet` asks the second question, to see whether a row can still keep all rules, and
+to finish the row.
 
-Both answer `IMPOSSIBLE` where a column cannot have the value that follows, and leave
-cells as they are where a rule determines nothing, as after a division by 0.
+Both functions return new positions, and leave the rows that they are passed as they
+are. They answer `IMPOSSIBLE` where a column cannot have the value that follows, and
+leave cells as they are where a rule determines nothing, as after a division by 0.
 """
 
 from __future__ import annotations
@@ -49,8 +51,8 @@ def solve_column(
     """
     positions = LevelPositions(np.full(len(level_positions), UNDRAWN))
     for rule in rules:
-        follows = is_undrawn(positions) & _knows_all_but(rule, level_positions, c)
-        positions[follows] = rule.solve(columns, level_positions[follows], c)
+        is_solved = is_undrawn(positions) & _has_all_others(rule, level_positions, c)
+        positions[is_solved] = rule.solve(columns, level_positions[is_solved], c)
     return positions
 
 
@@ -58,83 +60,90 @@ def solve_rows(
     rules: Sequence[SolvableRule],
     columns: Sequence[Column],
     level_positions: LevelPositions,
-    may_change: Mask,
-) -> None:
-    """Solve rules for the cells of rows (m, d) that may change, in place.
+    is_changeable: Mask,
+) -> LevelPositions:
+    """New rows: rows (m, d) with the cells that follow from rules.
 
-    `rules` are in the order in which they can be solved, and `may_change` is (m, d), or
-    (d,) of whole columns. First come cells that are determined: no other cell of their
-    rule may change. Where several may, the rule is solved for the total, or else for
-    the last part, and the others stay as drawn. That may determine cells of other sums.
+    `rules` are in the order in which they can be solved. `is_changeable` says which
+    cells may change: (m, d), or (d,) of whole columns. First come cells that are
+    determined: no other cell of their rule is changeable. Where several cells of a rule
+    are, it is solved for the total, or else for the last part, and the others stay as
+    drawn. That may determine cells of other sums.
 
     Take ab = a + b and abc = ab + c, with abc = 10 and c = 4 given, and with a = 1 and
-    b = 2 drawn. Of abc = ab + c only ab may change, so it is 6. Now a and b may change
-    in ab = a + b. It is b that does, and is 5.
+    b = 2 drawn. Of abc = ab + c only ab is changeable, so it is 6. Now a and b are
+    changeable in ab = a + b. It is b that changes, to 5.
     """
-    # A cell that was drawn as missing stays missing. This also makes a copy (m, d).
-    may_change = may_change & ~is_missing(level_positions)
+    # The steps below write into these two new arrays (m, d): into `solved` the
+    # cells that they solve, and into `is_open` that the cells of a solved rule change
+    # no more. A cell that was drawn as missing stays missing.
+    solved = level_positions.copy()
+    is_open = is_changeable & ~is_missing(level_positions)
     in_both_orders = [*rules, *reversed(rules)]
-    _solve_determined_cells(in_both_orders, columns, level_positions, may_change)
+    _solve_determined_cells(in_both_orders, columns, solved, is_open)
     for rule in in_both_orders:
-        _solve_rule(rule, columns, level_positions, may_change)
-    _solve_determined_cells(in_both_orders, columns, level_positions, may_change)
+        _solve_rule(rule, columns, solved, is_open)
+    _solve_determined_cells(in_both_orders, columns, solved, is_open)
+    return solved
 
 
 def _solve_determined_cells(
     rules: Sequence[SolvableRule],
     columns: Sequence[Column],
     level_positions: LevelPositions,
-    may_change: Mask,
+    is_open: Mask,
 ) -> None:
-    """Solve rules for a cell if no other cell of the rule may change, in place.
+    """Solve rules for a cell if no other cell of the rule is open, in place.
 
-    Each solved cell may determine one of another rule, so this goes on until there is
-    none. It ends, because each round leaves fewer cells that may change.
+    Each solved cell may determine a cell of another rule, so this goes on until no cell
+    is determined. It ends, because each round leaves fewer open cells.
     """
-    is_changed = True
-    while is_changed:
-        is_changed = False
+    has_solved = True
+    while has_solved:
+        has_solved = False
         for rule in rules:
             if _solve_rule(
-                rule, columns, level_positions, may_change, only_determined=True
+                rule, columns, level_positions, is_open, only_determined=True
             ):
-                is_changed = True
+                has_solved = True
 
 
 def _solve_rule(
     rule: SolvableRule,
     columns: Sequence[Column],
     level_positions: LevelPositions,
-    may_change: Mask,
+    is_open: Mask,
     only_determined: bool = False,
 ) -> bool:
     """Solve a rule for a cell in each row where all its others have a value, in place.
 
-    With `only_determined`, rows are left out in which another cell of the rule may
-    change, too. In rows where the rule was solved, none of its cells may change any
-    more: `may_change` (m, d) is updated in place.
+    With `only_determined`, rows are left out in which another cell of the rule is
+    open, too. In rows where the rule was solved, its cells are closed: `is_open` (m, d)
+    is updated in place.
 
     Returns
     -------
     whether it was solved in some row
     """
-    is_changed = False
+    has_solved = False
     for c in rule.solvable_indices:
-        is_solved = may_change[:, c] & _knows_all_but(rule, level_positions, c)
+        is_solved = is_open[:, c] & _has_all_others(rule, level_positions, c)
         if only_determined:
             others = _other_indices(rule, c)
-            is_solved &= ~may_change[:, others].any(axis=1)
+            is_solved &= ~is_open[:, others].any(axis=1)
         if is_solved.any():
             positions = rule.solve(columns, level_positions[is_solved], c)
             before = level_positions[is_solved, c]
             after = np.where(is_undrawn(positions), before, positions)
             level_positions[is_solved, c] = after
-            may_change[np.ix_(is_solved, np.array(rule.column_indices))] = False
-            is_changed = True
-    return is_changed
+            is_open[np.ix_(is_solved, np.array(rule.column_indices))] = False
+            has_solved = True
+    return has_solved
 
 
-def _knows_all_but(rule: SolvableRule, level_positions: LevelPositions, c: int) -> Mask:
+def _has_all_others(
+    rule: SolvableRule, level_positions: LevelPositions, c: int
+) -> Mask:
     """Which rows (m,) have a value in all columns of a rule, column c aside."""
     return has_all_values(level_positions, _other_indices(rule, c))
 

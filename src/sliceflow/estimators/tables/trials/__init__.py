@@ -2,7 +2,7 @@
 
 1. `choose_strategies.py` chooses how each column is drawn: by a tree, by a regression,
    or by trees for each level of a label.
-2. `choose_neighbors.py` chooses whether near rows draw the dense numbers of a small
+2. `choose_neighbors.py` chooses whether neighbors draw the dense numbers of a small
    table, and how many of them.
 3. `choose_given_draws.py` chooses how rows are drawn that have something given. No fit
    asks for it: the model does, when it draws.

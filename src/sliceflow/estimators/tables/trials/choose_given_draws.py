@@ -1,14 +1,17 @@
 """The choice between two ways to draw rows that have what is given.
 
-*Plain draws* come from the chain of all rows, and those are kept that have what is
-given. *Refitted draws* come from another chain, which is fitted to the rows that have
-it, and is closer to these few rows. A detector on halves of the rows chooses.
+*Plain draws* come from the chain of all rows, and only draws that have what is given
+are kept. *Refitted draws* come from another chain, which is fitted to the rows that
+have what is given, and is closer to these few rows. A detector on halves of the rows
+chooses.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -21,6 +24,7 @@ from sliceflow.estimators.tables.table import Table
 from sliceflow.estimators.tables.trials.trial_draws import (
     CHOICE_SEED,
     N_FOLDS,
+    Split,
     detector_auc,
     iter_splits,
     trial_draws,
@@ -37,18 +41,34 @@ MIN_ROWS_TO_COMPARE = 60
 MIN_GAIN_OF_REFIT = 0.03
 
 
-def plain_draws_are_better(
+DrawKind = Literal["plain", "refitted"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Trial:
+    """What all trials of both kinds of draws share."""
+
+    table: Table
+    given_rows: GivenRows
+    settings: TreeSettings  # of the chains of half of the rows
+    strategies: Sequence[Strategy]
+    drawn_indices: Sequence[int]  # the columns that trial chains draw
+    compared_indices: Sequence[int]  # the columns that the detector sees
+
+
+def choose_draws_by_trial(
     table: Table,
     given_rows: GivenRows,
     settings: TreeSettings,
     strategies: Sequence[Strategy],
-) -> bool:
-    """Whether samples with what is given should be plain draws that have it.
+) -> DrawKind:
+    """Choose how samples are drawn that have what is given.
 
-    They should, unless refitted draws are clearly closer to the rows that have it. Both
-    chains are fitted to one half of the rows. A detector compares their draws with the
-    rows of the other half that have what is given. If few rows have it, nothing is
-    compared: plain draws are better, because they are not close to these few rows.
+    They are plain draws, unless refitted draws are clearly closer to the rows that have
+    what is given. Chains of both kinds are fitted to one half of the rows. A detector
+    compares their draws with the rows of the other half that have what is given. If few
+    rows have it, nothing is compared: plain draws are better, because refitted draws
+    would be close to these few rows.
 
     Of a wide table, only the first columns and the given ones are drawn and compared.
 
@@ -57,60 +77,73 @@ def plain_draws_are_better(
     table, settings, strategies : of all rows
     given_rows : what is given
     """
-    n_matches = int(given_rows.matches(table.level_positions).sum())
+    n_matches = int(given_rows.has_given(table.level_positions).sum())
     if n_matches < MIN_ROWS_TO_COMPARE:
-        return True
-    # The chains of half of the rows have half as many near ones.
-    trial_settings = settings._replace(n_neighbors=settings.n_neighbors // 2)
+        return "plain"
     needed_indices = {*compared_columns(table), *given_rows.column_indices}
     drawn_indices = [c for c in table.drawing_order if c in needed_indices]
     compared_indices = [c for c in drawn_indices if c not in given_rows.fixed_positions]
     if not compared_indices:
-        return False  # all columns are given, and no chain draws anything
-
-    def draw_matching(
-        train: LevelPositions, n: int, fixed_positions: Mapping[int, float]
-    ) -> LevelPositions:
-        """Draw n rows by a chain of train rows; keep those with what is given."""
-        draws = trial_draws(
-            table,
-            train,
-            n,
-            trial_settings,
-            strategies,
-            drawn_indices=drawn_indices,
-            fixed_positions=fixed_positions,
-        )
-        return draws[given_rows.matches(draws)]
-
-    share = n_matches / len(table.level_positions)
+        return "refitted"  # all columns are given, and no chain draws anything
+    trial = _Trial(
+        table,
+        given_rows,
+        # The chains of half of the rows have half as many neighbors.
+        settings._replace(n_neighbors=settings.n_neighbors // 2),
+        strategies,
+        drawn_indices,
+        compared_indices,
+    )
     seed = CHOICE_SEED.child("given")
     gains = []
-    for train, held_out in iter_splits(table.level_positions, seed, n_matches):
-        rows = held_out[given_rows.matches(held_out)]
-        n_plain = math.ceil(len(rows) / share)  # about as many have what is given
-        plain = draw_matching(train, n_plain, {})
-        matching_train = train[given_rows.matches(train)]
-        refitted = draw_matching(matching_train, len(rows), given_rows.fixed_positions)
-        # Fewer could not be split into the folds of a detector.
-        if min(len(rows), len(plain), len(refitted)) >= N_FOLDS:
-            gains.append(_gain_of_refit(rows, plain, refitted, compared_indices))
-    if not gains:
-        return True
-    return float(np.mean(gains)) < MIN_GAIN_OF_REFIT
+    for split in iter_splits(table.level_positions, seed, n_matches):
+        gain = _gain_of_refit(trial, split, n_matches / len(table.level_positions))
+        if gain is not None:
+            gains.append(gain)
+    if gains and float(np.mean(gains)) >= MIN_GAIN_OF_REFIT:
+        return "refitted"
+    return "plain"
 
 
-def _gain_of_refit(
-    rows: LevelPositions,
-    plain: LevelPositions,
-    refitted: LevelPositions,
-    column_indices: Sequence[int],
-) -> float:
-    """By how much the AUC of refitted draws is lower than the AUC of plain ones.
+def _gain_of_refit(trial: _Trial, split: Split, share: float) -> float | None:
+    """By how much the AUC of refitted draws is lower than the AUC of plain draws.
 
-    Both are compared with the same held-out rows (m, d), by some of the columns.
+    Chains of both kinds are fitted to the training rows of a split. The held-out rows
+    that have what is given are compared with the draws that have it. None if rows or
+    draws are too few to be split into the folds of a detector.
+
+    `share` is the share of all rows that have what is given.
     """
-    compared_rows = rows[:, column_indices]
-    auc_of_plain = detector_auc(compared_rows, plain[:, column_indices])
-    auc_of_refitted = detector_auc(compared_rows, refitted[:, column_indices])
+    given_rows = trial.given_rows
+    rows = split.held_out[given_rows.has_given(split.held_out)]
+    matching_train = split.train[given_rows.has_given(split.train)]
+    n_plain = math.ceil(len(rows) / share)  # about as many have what is given
+    plain = _draw_matching(trial, split.train, n_plain, fixed_positions={})
+    refitted = _draw_matching(
+        trial, matching_train, len(rows), fixed_positions=given_rows.fixed_positions
+    )
+    if min(len(rows), len(plain), len(refitted)) < N_FOLDS:
+        return None
+    compared_rows = rows[:, trial.compared_indices]
+    auc_of_plain = detector_auc(compared_rows, plain[:, trial.compared_indices])
+    auc_of_refitted = detector_auc(compared_rows, refitted[:, trial.compared_indices])
     return auc_of_plain - auc_of_refitted
+
+
+def _draw_matching(
+    trial: _Trial,
+    train: LevelPositions,
+    n: int,
+    fixed_positions: Mapping[int, float],
+) -> LevelPositions:
+    """Draw n rows by a chain of training rows; keep draws that have what is given."""
+    draws = trial_draws(
+        trial.table,
+        train,
+        n,
+        trial.settings,
+        trial.strategies,
+        drawn_indices=trial.drawn_indices,
+        fixed_positions=fixed_positions,
+    )
+    return draws[trial.given_rows.has_given(draws)]

@@ -1,6 +1,6 @@
-"""Whether nearest rows draw the dense numbers of a small table, and how many.
+"""Whether neighbors draw the dense numbers of a small table, and how many.
 
-The training rows choose the smallest number of nearest rows whose draws are hardly
+The training rows choose the smallest number of neighbors whose draws are hardly
 nearer to rows than rows are to each other. Trees draw instead if a detector tells the
 draws of trees from rows less easily.
 """
@@ -8,12 +8,11 @@ draws of trees from rows less easily.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from sliceflow.estimators.tables.draws.neighbor_columns import may_use_neighbors
+from sliceflow.estimators.tables.draws.neighbor_columns import allows_neighbors
 from sliceflow.estimators.tables.draws.row_distances import nearest_distances
 from sliceflow.estimators.tables.draws.strategies import Strategy
 from sliceflow.estimators.tables.draws.trees import TreeSettings
@@ -38,7 +37,7 @@ DISTANCE_OF_EQUAL_ROWS = 0.01
 # take longer.
 TRIAL_DRAWS_PER_ROW = 2
 
-# The numbers of nearest rows that are tried; each is about 1.5 times the one before.
+# The numbers of neighbors that are tried; each is about 1.5 times the one before.
 N_NEIGHBORS_TRIED = (8, 12, 18, 27, 40, 60, 90, 135)
 
 
@@ -56,7 +55,7 @@ def choose_n_neighbors(
     strategies: Sequence[Strategy],
     on_trial: Callable[[str], None],
 ) -> int:
-    """From how many nearest rows dense numbers are drawn; 0 if trees draw them.
+    """From how many neighbors dense numbers are drawn; 0 if trees draw them.
 
     Parameters
     ----------
@@ -66,57 +65,63 @@ def choose_n_neighbors(
     on_trial : called after each trial, with what was tried
     """
     is_large_enough = len(table.level_positions) >= MIN_ROWS_TO_CHOOSE
-    if not is_large_enough or not may_use_neighbors(table, strategies):
+    if not is_large_enough or not allows_neighbors(table, strategies):
         return 0
-    k = _smallest_neighborhood(table, settings, strategies, on_trial)
-    if k == 0 or not _neighbors_are_better(table, settings, k, strategies, on_trial):
+    k = _choose_far_enough(table, settings, strategies, on_trial)
+    if k == 0:
         return 0
-    return k
+    gain = _gain_of_neighbors(table, settings, k, strategies, on_trial)
+    return k if gain > 0 else 0
 
 
 def _candidates(n: int) -> list[int]:
-    """The numbers of nearest rows that are tried: at most half of the n rows."""
+    """The numbers of neighbors that are tried: at most half of the n rows."""
     return [k for k in N_NEIGHBORS_TRIED if 2 * k <= n]
 
 
-def _smallest_neighborhood(
+def _choose_far_enough(
     table: Table,
     settings: TreeSettings,
     strategies: Sequence[Strategy],
     on_trial: Callable[[str], None],
 ) -> int:
-    """The least number of nearest rows whose draws are far enough from rows; 0 if none.
+    """The least number of neighbors whose draws are far enough from rows; 0 if none.
 
-    Found by bisection: more nearest rows give draws that are farther away.
+    Found by bisection: more neighbors give draws that are farther away.
     """
     row_distances = nearest_distances(
         table, table.level_positions, table.level_positions, exclude_self=True
     )
     candidates = _candidates(len(table.level_positions))
-
-    def is_far_enough(k: int) -> bool:
+    # Candidates before `first` are too few. Those from `last` on are far enough.
+    first = 0
+    last = len(candidates)
+    while first < last:
+        middle = (first + last) // 2
+        k = candidates[middle]
         with_neighbors = settings._replace(n_neighbors=k)
         excess = _nearness_excess(table, with_neighbors, strategies, row_distances)
-        on_trial(f"{k} near rows")
-        return excess <= 0
-
-    index = bisect_left(candidates, True, key=is_far_enough)
-    if index == len(candidates):
+        on_trial(f"{k} neighbors")
+        if excess <= 0:
+            last = middle
+        else:
+            first = middle + 1
+    if first == len(candidates):
         return 0
-    return candidates[index]
+    return candidates[first]
 
 
-def _neighbors_are_better(
+def _gain_of_neighbors(
     table: Table,
     settings: TreeSettings,
     k: int,
     strategies: Sequence[Strategy],
     on_trial: Callable[[str], None],
-) -> bool:
-    """Whether a detector finds draws from nearest rows less easily than draws of trees.
+) -> float:
+    """How much less easily a detector finds draws from neighbors than draws of trees.
 
-    Draws are of one half of the rows, with k/2 nearest rows, and the detector compares
-    them with the other half.
+    The gain is the sum of differences of AUCs. Draws are of one half of the rows, with
+    k/2 neighbors, and the detector compares them with the other half.
     """
     only_trees = settings._replace(n_neighbors=0)
     with_neighbors = settings._replace(n_neighbors=k // 2)
@@ -127,8 +132,8 @@ def _neighbors_are_better(
         auc_of_trees = trial_auc(table, train, held_out, only_trees, strategies)
         auc_of_neighbors = trial_auc(table, train, held_out, with_neighbors, strategies)
         gain += auc_of_trees - auc_of_neighbors
-        on_trial("near rows or trees")
-    return gain > 0
+        on_trial("neighbors or trees")
+    return gain
 
 
 def _nearness_excess(

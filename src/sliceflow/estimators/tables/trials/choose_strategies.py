@@ -85,7 +85,7 @@ def plan_strategies(table: Table) -> tuple[Strategy | None, ...]:
     label = _find_label(table)
     strategies = list[Strategy | None]()
     for k, c in enumerate(table.drawing_order):
-        if c == label or _may_have_regression(table, k):
+        if c == label or _allows_regression_of(table, k):
             strategies.append(None)
         else:
             strategies.append("tree")
@@ -128,18 +128,18 @@ def _choose_by_trial(table: Table, k: int, seed: Seed) -> Strategy:
     return "splitting_label"
 
 
-def _may_have_regression(table: Table, k: int) -> bool:
+def _allows_regression_of(table: Table, k: int) -> bool:
     """Whether a regression may draw the k-th column of the chain."""
     c = table.drawing_order[k]
     before = table.drawing_order[:k]
-    if not _may_be_predicted(table.column_data(c, before)):
+    if not _allows_regression(table.column_data(c, before)):
         return False
-    if table.rows_not_computed(c, before).sum() < MIN_ROWS_BESIDE_RULES:
+    if table.is_not_computed(c, before).sum() < MIN_ROWS_BESIDE_RULES:
         return False
     return _largest_share(table.level_positions[:, c]) <= MAX_SHARE_OF_ONE_VALUE
 
 
-def _may_be_predicted(data: ColumnData) -> bool:
+def _allows_regression(data: ColumnData) -> bool:
     """Whether a column may have the predictions of a regression as its values."""
     if len(data.predictor_indices) == 0 or data.column.n_levels < MIN_LEVELS_FOR_RIDGE:
         return False
@@ -165,7 +165,7 @@ def choose_tree_or_ridge(
     half judged, the choice would be luck where the two are close: on one table in six,
     the error of filled cells doubled.
     """
-    if not _may_be_predicted(data):
+    if not _allows_regression(data):
         return "tree"
     data = limit_predictors(data)
     rng = np.random.default_rng(seed.key)

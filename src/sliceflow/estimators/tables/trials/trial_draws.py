@@ -99,7 +99,7 @@ def trial_draws(
     table, settings, strategies : of all rows
     level_positions : the rows that the chain is fitted to
     n_draws : how many rows are drawn
-    drawn_indices : the columns to draw; by default those that are compared
+    drawn_indices : the columns to draw; by default the columns that are compared
     fixed_positions : positions of columns that are not drawn, by their indices
     """
     if drawn_indices is None:
@@ -128,7 +128,10 @@ def trial_auc(
     settings: TreeSettings,
     strategies: Sequence[Strategy],
 ) -> float:
-    """How well a detector tells draws of a chain of training rows from others."""
+    """How well a detector tells draws from held-out rows: an AUC.
+
+    The draws come from a chain that is fitted to training rows.
+    """
     draws = trial_draws(
         table, train_positions, len(held_out_positions), settings, strategies
     )

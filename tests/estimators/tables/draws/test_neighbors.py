@@ -1,4 +1,4 @@
-"""Rows drawn from near ones: moments, distributions, and when they are chosen."""
+"""Rows drawn from neighbors: moments, distributions, and when they are chosen."""
 
 import numpy as np
 import pandas as pd
@@ -11,10 +11,10 @@ from sliceflow import ModelFileError, TableFlow
 from sliceflow.estimators.tables import fitted
 from sliceflow.estimators.tables.draws import neighbor_columns
 from sliceflow.estimators.tables.draws.chain import fit_chain
-from sliceflow.estimators.tables.draws.nearest_rows_model import NearestRowsModel
+from sliceflow.estimators.tables.draws.neighbors_model import NeighborsModel
 from sliceflow.estimators.tables.trials import choose_neighbors
 
-NEAR = (5, 2.0, 20)  # the last is the number of nearest rows
+NEAR = (5, 2.0, 20)  # the last is the number of neighbors
 
 
 def curve(n, rng):
@@ -41,7 +41,7 @@ def fit(frame, **parameters):
 
 def test_a_draw_has_the_moments_of_its_formula(rng):
     flow, (model,) = fit(curve(300, rng), tree_settings=NEAR)
-    assert isinstance(model, NearestRowsModel)
+    assert isinstance(model, NeighborsModel)
     row = 7
     k = NEAR[2]
     around = model.scores[model.neighbors[row]]
@@ -56,7 +56,7 @@ def test_a_draw_has_the_moments_of_its_formula(rng):
     assert flow.history_["column"] == ["side, a, b, c"]
 
 
-def test_the_nearest_rows_are_those_of_a_plain_search(rng):
+def test_the_neighbors_are_those_of_a_plain_search(rng):
     """All distances, with columns weighted by how much the others explain of them."""
     frame = curve(200, rng).assign(noise=rng.normal(size=200))
     flow, (model,) = fit(frame, tree_settings=(5, 2.0, 4))
@@ -125,7 +125,7 @@ def test_what_is_exact_stays_exact(rng):
     assert (new["none"] == 0).eq(new["side"] == "left").mean() > 0.98
 
 
-def test_near_rows_are_chosen_where_they_are_better(rng, monkeypatch):
+def test_neighbors_are_chosen_where_they_are_better(rng, monkeypatch):
     """By the detector: where it hardly tells, either choice does little harm."""
     auc_of_neighbors = 0.6
 
@@ -141,7 +141,7 @@ def test_near_rows_are_chosen_where_they_are_better(rng, monkeypatch):
         assert TableFlow().plan(smooth).n_neighbors is None
         plan = tuned_plan(smooth)
         assert plan.n_neighbors > 0
-        assert "near rows and a chain of trees" in str(plan)
+        assert "neighbors and a chain of trees" in str(plan)
         auc_of_neighbors = 0.7
         assert tuned_plan(smooth).n_neighbors == 0
     # All draws are too near.
@@ -149,7 +149,7 @@ def test_near_rows_are_chosen_where_they_are_better(rng, monkeypatch):
     assert tuned_plan(smooth).n_neighbors == 0
 
 
-def test_where_near_rows_cannot_be_the_plan_says_so_without_a_trial(rng):
+def test_where_neighbors_cannot_be_the_plan_says_so_without_a_trial(rng):
     smooth = curve(300, rng)
     assert TableFlow(tree_settings=NEAR).plan(smooth).n_neighbors == NEAR[2]
     for frame, parameters in (
@@ -165,7 +165,7 @@ def test_where_near_rows_cannot_be_the_plan_says_so_without_a_trial(rng):
         assert plan.n_neighbors == plan.n_neighbor_trials == 0
 
 
-def test_near_rows_that_were_asked_for_draw_no_number_that_follows_from_others(rng):
+def test_neighbors_that_were_asked_for_draw_no_number_that_follows_from_others(rng):
     """Only the fit finds out that one follows, by a regression."""
     x = rng.integers(0, 5, (400, 6))
     frame = pd.DataFrame(x, columns=list("abcdef"))
@@ -174,7 +174,7 @@ def test_near_rows_that_were_asked_for_draw_no_number_that_follows_from_others(r
     assert tuned_plan(frame, tree_settings=NEAR).n_neighbors == 0
 
 
-def test_near_rows_are_conditional_and_filled(rng, one_comparison):
+def test_neighbors_are_conditional_and_filled(rng, one_comparison):
     frame = curve(400, rng)
     frame.loc[rng.random(400) < 0.05, ["b", "c"]] = np.nan  # together
     frame.loc[rng.random(400) < 0.05, "side"] = None

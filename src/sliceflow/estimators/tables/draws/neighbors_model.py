@@ -1,11 +1,11 @@
-"""Several columns drawn together, from the rows nearest to a random row.
+"""Several columns drawn together, from a random row and its neighbors.
 
 This is for small tables in which numbers vary smoothly together. A draw at a random row
-x, in normal scores, with the mean m of the k rows nearest to it, is
+x, in normal scores, with the mean m of its k neighbors, the rows nearest to it, is
 
     m + √(1 − h²)·(x − m) + h·Σⱼ wⱼ·(xⱼ − m),   wⱼ ~ N(0, 1/(k − 1)),   h² = k/(k + 4),
 
-so that draws at all of the k rows would have their mean and covariance. Then each
+so that draws at all of the k neighbors would have their mean and covariance. Then each
 number is moved to the distribution of its column, by the one-dimensional transport from
 the distribution of such draws. Categories and missing cells are those of the random
 row. Columns count for distances by how much the other columns explain of them.
@@ -53,7 +53,7 @@ MIN_VARIANCE = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
-class NearestRowsModel:
+class NeighborsModel:
     """The first step of a chain: it draws several columns together."""
 
     columns: Sequence[Column]  # all columns of the table
@@ -71,7 +71,7 @@ class NearestRowsModel:
         level_positions: LevelPositions,
         drawn_indices: list[int],
         k: int,
-    ) -> NearestRowsModel:
+    ) -> NeighborsModel:
         """Find the k rows nearest to each row of (n, d), by the drawn columns."""
         axes = [columns[c].features(level_positions[:, c]) for c in drawn_indices]
         points = _weighted_by_r2(np.hstack(axes))
@@ -194,11 +194,13 @@ class NearestRowsModel:
         for _ in range(rare_numbers.MAX_MOVES):
             whole_column = rare_numbers.LevelRange.of_column(column, len(to_move))
             proposed = rare_numbers.move(column, positions[to_move], whole_column, rng)
-            accepted = np.full(len(to_move), True)
-            counts = to_move < len(partly_drawn)
-            accepted[counts] = partly_drawn.allows(c, to_move[counts], proposed[counts])
-            moved[to_move[accepted]] = proposed[accepted]
-            to_move = to_move[~accepted]
+            is_allowed = np.full(len(to_move), True)
+            is_kept = to_move < len(partly_drawn)
+            is_allowed[is_kept] = partly_drawn.allows(
+                c, to_move[is_kept], proposed[is_kept]
+            )
+            moved[to_move[is_allowed]] = proposed[is_allowed]
+            to_move = to_move[~is_allowed]
             if not len(to_move):
                 break
         return moved
