@@ -81,7 +81,7 @@ def test_the_form_survives_files_and_pickle(tmp_path):
     for again in (sliceflow.load(tmp_path / "flow"), pickle.loads(pickle.dumps(flow))):
         assert same(again.sample(5, random_state=1), flow.sample(5, random_state=1))
         assert same(again.particles_, flow.particles_)
-        assert type(again._record.rows.users_X_and_y("cpu")[0]) is type(given)
+        assert type(again._record.rows.user_X_and_y("cpu")[0]) is type(given)
         assert again.feature_names_in_.tolist() == flow.feature_names_in_.tolist()
 
 

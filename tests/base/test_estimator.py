@@ -676,6 +676,15 @@ def test_the_score_is_a_fixed_number_and_changes_nothing(kind, fitted):
     assert math.isfinite(flow.score(*(part[:1] for part in data)))
 
 
+def test_a_loaded_model_scores_as_the_saved_one(fitted, tmp_path):
+    """It drew other samples each time: files have no `random_state`."""
+    flow = fitted("labels")
+    _, data = PARTS["labels"]
+    flow.save(tmp_path / "model")
+    loaded = sliceflow.load(tmp_path / "model", device="cpu")
+    assert loaded.score(*data) == loaded.score(*data) == flow.score(*data)
+
+
 def test_the_score_is_minus_the_sliced_distance_in_the_units_of_the_flow(fitted):
     seed = Seed(3).child("score")
     rng = np.random.default_rng(1)

@@ -67,7 +67,7 @@ def test_a_rank_whose_data_have_no_particles_sends_nothing():
         data = Cloud(z_q[:, columns])
         batch = (with_particles, without)[r].at_step(0, particles, data)
         return DistributedHistogramTransport(HistogramTransport(8), ranks).solve(
-            particles.x, data.take(batch.data.indices).x, batch
+            particles.x, data.take(batch.data_selection.indices).x, batch
         )
 
     for fit_of_rank in ranks.run(fit):

@@ -120,7 +120,7 @@ def test_rows_are_in_the_file_only_if_they_are_kept(kind, tmp_path):
         assert flow._record.rows is not None  # in memory, for partial_fit
         assert (loaded._record.rows is not None) == keep
         sizes.append((tmp_path / "model").stat().st_size)
-    x, y = loaded._record.rows.users_X_and_y(torch.device("cpu"))
+    x, y = loaded._record.rows.user_X_and_y(torch.device("cpu"))
     assert np.array_equal(x, data[0])
     assert x.dtype == data[0].dtype
     assert y is None if len(data) == 1 else np.array_equal(y, data[1])
@@ -137,7 +137,7 @@ def test_types_of_arrays_come_back(tmp_path):
         flow = vectors(0, save_rows=True).fit(data, LABELS)
         flow.save(tmp_path / "model", particles=True)
         loaded = sliceflow.load(tmp_path / "model", device="cpu")
-        kept_rows, _ = loaded._record.rows.users_X_and_y("cpu")
+        kept_rows, _ = loaded._record.rows.user_X_and_y("cpu")
         for rows in (loaded.particles_, loaded.sample(3), kept_rows):
             assert type(rows) is type(data)
             assert rows.dtype == data.dtype

@@ -36,7 +36,7 @@ from sliceflow.engine.transports import HistogramTransport
 def pair(batches, turn):
     """The particles and the data of a batch."""
     batch = batch_at(batches, turn)
-    return batch.particles.indices, batch.data.indices
+    return batch.particle_selection.indices, batch.data_selection.indices
 
 
 def sorted_indices(classes, n_classes):
@@ -53,7 +53,7 @@ def batch_at(batches, turn):
 
 def assert_whole(batch):
     """All particles and data, without weights."""
-    assert (batch.particles, batch.data) == (ALL_POINTS, ALL_POINTS)
+    assert (batch.particle_selection, batch.data_selection) == (ALL_POINTS, ALL_POINTS)
     assert batch.weights is None
 
 
@@ -71,7 +71,7 @@ def test_shares_that_differ_are_weighted_where_all_is_looked_at():
     y_q = ClassIndices(torch.tensor([0, 1, 1, 2]))
     batches = make_batches(4, 4, None, Seed(0), y_p=y_p, y_q=y_q)
     # class 2 has no particle
-    assert batch_at(batches, 0).data.indices.tolist() == [0, 1, 2]
+    assert batch_at(batches, 0).data_selection.indices.tolist() == [0, 1, 2]
     assert batches.weights.tolist() == [3.0, 0.5, 0.5]
 
 
@@ -81,7 +81,7 @@ def test_every_point_takes_its_turn(m, n, batch_size):
     seen_p = set()
     seen_q = set()
     pairs = set()
-    for step in range(len(batches.data or [0])):
+    for step in range(len(batches.data_selections or [0])):
         p, q = pair(batches, step)
         p = p or slice(0, m)
         q = q or slice(0, n)
@@ -94,7 +94,7 @@ def test_every_point_takes_its_turn(m, n, batch_size):
     # batch.
     assert len(seen_p) >= m - 17 * -(-m // batch_size)
     assert len(seen_q) >= n - 17 * -(-n // batch_size)
-    if batches.data is not None:
+    if batches.data_selections is not None:
         assert sorted(batches.data_order.indices.tolist()) == list(range(n))
         assert len(pairs) == -(-m // batch_size) * -(-n // batch_size)
 
@@ -170,7 +170,8 @@ def test_every_point_is_in_one_batch_of_each_round(labels_p, labels_q, batch_siz
             Cloud(torch.zeros(1, len(own)), sorted_indices(own, 5)) for own in classes
         ]
         batch = batches.at_step(3, *clouds)
-        assert (batch.particles.indices, batch.data.indices) == (None, None)
+        assert batch.particle_selection.indices is None
+        assert batch.data_selection.indices is None
         assert batch.class_slices == tuple(
             ClassSlices.from_class_indices(ClassIndices(own), 5) for own in classes
         )
@@ -297,7 +298,7 @@ def test_batches_take_turns_over_all_stages():
 
     class Recorded(HistogramTransport):
         def solve(self, z_p, z_q, batch):
-            seen.append((batch.particles.indices, z_p.shape[1]))
+            seen.append((batch.particle_selection.indices, z_p.shape[1]))
             return super().solve(z_p, z_q, batch)
 
     flow = FlowSpec(

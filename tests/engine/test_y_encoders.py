@@ -234,3 +234,12 @@ def test_a_label_that_cannot_be_hashed_is_an_error_of_the_data():
     encoder = ClassEncoder.from_data(np.array(["a", "b"]))
     with pytest.raises(DataError, match="labels must be hashable"):
         encoder.encode([["a"], {"b": 1}])
+
+
+def test_a_tuple_is_no_bool_whatever_is_in_it():
+    """The key of True was the tuple of it and the word bool."""
+    labels = np.empty(4, object)
+    for i, label in enumerate([True, (1, "bool"), True, (1, "bool")]):
+        labels[i] = label
+    encoder = infer_encoder(labels, 4, "y")
+    assert encoder.encode(labels).values.tolist() in ([0, 1, 0, 1], [1, 0, 1, 0])

@@ -83,7 +83,7 @@ _DEFAULT_PARTICLES = 10_000
 _PARTICLE_ATTRIBUTES = ("particles_", "particle_conditions_")
 
 
-def choose_n_particles(
+def resolve_n_particles(
     n_particles: int | None, n_rows: int, n_classes: int, n_ranks: int
 ) -> int:
     """The number of particles to keep: what the user says, or one that fits the rows.
@@ -431,6 +431,7 @@ class FlowEstimator(
         rows of a class are compared with samples of that class, and with continuous y,
         pairs (x, y) are compared. Pass held-out rows: on the fitted rows the model that
         copies best would win. `GridSearchCV` and `cross_val_score` use this score.
+        A fitted model gives the same rows the same score, also after it is loaded.
 
         Parameters
         ----------
@@ -445,7 +446,7 @@ class FlowEstimator(
             At most 0.
         """
         model = self._fitted_model()
-        seed = self._seed_copy().child("score")
+        seed = self._record.seed.child("score")
         points = self._standardized_points(X)
         n = points.shape[1]
         held_out_y = _encode_y_of_rows(model, y, n)

@@ -151,20 +151,23 @@ def allocate_particles(
     if row_y is None:
         return replace(without_y, kept_user_y=kept_user_y)
 
-    y = row_y.take(row_indices)
+    user_order_y = row_y.take(row_indices)
     if stores_maps:
-        y = y_with_added_particles(y_p=y, y_q=row_y, seed=seed.child("further"))
+        user_order_y = y_with_added_particles(
+            y_p=user_order_y, y_q=row_y, seed=seed.child("further")
+        )
     kept_indices: PointIndices = slice(0, n_kept)
-    order = _flow_order(y, n_kept, seed.child("mixed"))
+    moved_y = user_order_y
+    order = _flow_order(user_order_y, n_kept, seed.child("mixed"))
     if order is not None:
-        y = order.apply_to_y(y)
+        moved_y = order.apply_to_y(user_order_y)
         kept_indices = order.inverse[:n_kept]
     return ParticleAllocation(
         n_kept=n_kept,
-        n_moved=len(y),
-        n_own=len(y),
+        n_moved=len(moved_y),
+        n_own=len(moved_y),
         kept_indices=kept_indices,
-        moved_y=y,
+        moved_y=moved_y,
         row_y=row_y,
         kept_user_y=kept_user_y,
     )

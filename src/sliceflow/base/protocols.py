@@ -95,7 +95,7 @@ class FlowRows(Rows, Protocol):
     def digests(self, ranks: Communicator) -> dict[str, str]:
         """Short texts that identify X and y, by which a checkpoint knows its rows."""
 
-    def users_X_and_y(self, device: torch.device) -> tuple[object, NDArray[Any] | None]:
+    def user_X_and_y(self, device: torch.device) -> tuple[object, NDArray[Any] | None]:
         """X and y as the user would pass them."""
 
 

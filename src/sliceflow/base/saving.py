@@ -251,8 +251,8 @@ def load_estimator(
         record = FitRecord(saved.seed, model, saved.history.as_columns(), saved.rows)
         particles = None
         if saved.particles is not None:
-            users_particles = saved.particles.users_X_and_y(resolve_device(device))
-            particles = ParticleResult(*users_particles)
+            user_particles = saved.particles.user_X_and_y(resolve_device(device))
+            particles = ParticleResult(*user_particles)
         estimator._set_fitted(record, particles)
     return estimator
 

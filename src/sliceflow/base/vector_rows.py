@@ -88,17 +88,17 @@ class VectorRows(ArrayRows):
         """Rows of the same kind with other values and conditions."""
         return replace(self, X=values, conditions=conditions)
 
-    def users_X_and_y(
+    def user_X_and_y(
         self, device: torch.device
     ) -> tuple[VectorArray, NDArray[Any] | None]:
         """X and y as the user would pass them."""
-        X = in_users_form(
+        X = in_user_form(
             torch.from_numpy(self.X), self.names, self.tensor_device, device
         )
         return X, self.y
 
 
-def in_users_form(
+def in_user_form(
     rows: Tensor,
     names: tuple[Any, ...] | None,
     tensor_device: str | None,
@@ -118,7 +118,7 @@ def in_users_form(
     return as_dataframe(array, names)
 
 
-def checked_by_sklearn(X: Any, estimator: object) -> NDArray[Any]:
+def validated_by_sklearn(X: Any, estimator: object) -> NDArray[Any]:
     """X after scikit-learn's checks, float32 or float64; errors name the estimator."""
     array = check_array(
         X,
@@ -169,7 +169,7 @@ class KnownColumns(NamedTuple):
         return cls(model.plan.n_columns, model.names, model.plan.dtype)
 
 
-def checked_like_fitted(
+def validated_like_fitted(
     X: Any,
     estimator: object,
     columns: KnownColumns,

@@ -61,22 +61,22 @@ class Batch:
 
     Attributes
     ----------
-    particles : the particles of the batch
-    data : the data of the batch
+    particle_selection : which particles are in the batch
+    data_selection : which data are in the batch
     weights : the weights (n,) of the n data of the batch; None if all count alike
     all_data_y : the conditions of all data, inside and outside of the batch; None if
         the flow ignores y
     """
 
-    particles: PointSelection = ALL_POINTS
-    data: PointSelection = ALL_POINTS
+    particle_selection: PointSelection = ALL_POINTS
+    data_selection: PointSelection = ALL_POINTS
     weights: Tensor | None = None
     all_data_y: FlowY | None = None
 
     @property
     def uses_all_particles(self) -> bool:
         """Whether the projections of all particles are known."""
-        return self.particles.indices is None
+        return self.particle_selection.indices is None
 
     @property
     def has_data(self) -> bool:
@@ -94,10 +94,10 @@ class Batch:
 
         None if the classes share their maps.
         """
-        particles = self.particles
-        data = self.data
-        if isinstance(particles, SortedSelection) and isinstance(data, SortedSelection):
-            return particles.class_slices, data.class_slices
+        p = self.particle_selection
+        q = self.data_selection
+        if isinstance(p, SortedSelection) and isinstance(q, SortedSelection):
+            return p.class_slices, q.class_slices
         return None
 
 
@@ -108,21 +108,22 @@ WHOLE_BATCH = Batch()
 class Batches:
     """The batches of successive steps, which take turns.
 
-    Batch number b has item ``b % len(particles)`` of `particles` and item
-    ``b % len(data)`` of `data`.
+    Batch number b has item ``b % len(particle_selections)`` of `particle_selections`,
+    and item ``b % len(data_selections)`` of `data_selections`.
 
     Attributes
     ----------
-    particles : the particles of each batch; None if every step uses all particles
-    data : the data of each batch; None if every step uses all data
+    particle_selections : the particles of each batch; None if every step uses all
+        particles
+    data_selections : the data of each batch; None if every step uses all data
     data_order : the order into which the data must be brought; None leaves them as they
         are. If each class has its own maps, this order sorts the data by class
     weights : the weights (n,) of the n data that every batch uses; None if all data
         count alike
     """
 
-    particles: Sequence[PointSelection] | None = None
-    data: Sequence[PointSelection] | None = None
+    particle_selections: Sequence[PointSelection] | None = None
+    data_selections: Sequence[PointSelection] | None = None
     data_order: Permutation | None = None
     weights: Tensor | None = None
 
@@ -132,8 +133,8 @@ class Batches:
         `data` has all data, in the `data_order`.
         """
         return Batch(
-            _in_turn(self.particles, steps_done, particles),
-            _in_turn(self.data, steps_done, data),
+            _in_turn(self.particle_selections, steps_done, particles),
+            _in_turn(self.data_selections, steps_done, data),
             self.weights,
             data.y,
         )
@@ -375,10 +376,10 @@ def make_weighted_batches(
     used = torch.nonzero(weights)[:, 0]
     if len(used) == 0:  # empty projections would fail: keep one point, of weight 0
         used = torch.zeros(1, dtype=torch.int64)
-    data = None
+    data_selections = None
     if len(used) < len(weights):
-        data = [PointSelection(used.to(device))]
-    return Batches(data=data, weights=weights[used].to(device))
+        data_selections = [PointSelection(used.to(device))]
+    return Batches(data_selections=data_selections, weights=weights[used].to(device))
 
 
 def _equal_slices(n: int, batch_size: int) -> list[slice]:

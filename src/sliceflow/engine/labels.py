@@ -74,12 +74,16 @@ def are_numbers(values: Any) -> bool:
     return all(_is_number_type(type(value)) for value in values)
 
 
+# In keys of labels, a bool stands beside this object, which is in no label.
+_IS_BOOL = object()
+
+
 def label_key(label: Any) -> Hashable:
     """A hashable key of a label. Keys of different labels differ: True is not 1."""
     if isinstance(label, tuple):
         return tuple(label_key(part) for part in label)
     if isinstance(label, bool | np.bool):
-        return (label, "bool")
+        return (label, _IS_BOOL)
     key: Hashable = label
     return key
 

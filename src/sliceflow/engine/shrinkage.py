@@ -114,8 +114,8 @@ class ShrunkTransport:
         """The variance (h,) of the data z_q (h, n) of a batch, within their classes."""
         y = batch.all_data_y
         assert isinstance(y, ClassIndices), "classes share the maps"
-        if batch.data.indices is not None:
-            y = y.take(batch.data.indices)
+        if batch.data_selection.indices is not None:
+            y = y.take(batch.data_selection.indices)
         return variance_within(z_q, y, self.n_shared_classes, self.sum_over_ranks)
 
 

@@ -483,9 +483,9 @@ def posterior(
     >>> samples.shape, round(float(samples.mean()), 1), round(float(samples.var()), 1)
     (torch.Size([1000, 1]), 0.5, 0.5)
     """
-    users_theta = theta
+    user_theta = theta
     theta, x = as_simulations(theta, x)
-    user_dtype = np.asarray(from_tensor(users_theta)).dtype
+    user_dtype = np.asarray(from_tensor(user_theta)).dtype
     dtype: Dtype = "float64"
     if user_dtype.kind == "f" and user_dtype.itemsize <= 4:
         dtype = "float32"

@@ -13,12 +13,12 @@ from sliceflow.engine.transports import (
     HistogramTransport,
     SortedTransport,
 )
-from sliceflow.estimators.pictures.batching import choose_batch_size
+from sliceflow.estimators.pictures.batching import resolve_batch_size
 from sliceflow.estimators.pictures.choices import (
-    choose_amplifier,
-    choose_n_clusters,
-    choose_picture_transport,
-    choose_shrinkage,
+    resolve_amplifier,
+    resolve_n_clusters,
+    resolve_picture_transport,
+    resolve_shrinkage,
 )
 
 
@@ -100,8 +100,8 @@ def test_the_automatic_amplifier_holds_large_classes_apart():
         (HistogramTransport(8), 10, 2000, math.inf),
         (AutoTransport(max_sorted=10**6), 9000, 2000, 10.0),
     ):
-        assert choose_amplifier("auto", transport, m, n, 2) == expected
-    assert choose_amplifier(3, "auto", 9000, 9000, 2) == 3.0
+        assert resolve_amplifier("auto", transport, m, n, 2) == expected
+    assert resolve_amplifier(3, "auto", 9000, 9000, 2) == 3.0
 
 
 def test_histograms_that_classes_share_have_more_bins():
@@ -110,7 +110,7 @@ def test_histograms_that_classes_share_have_more_bins():
         ("shared", 1024),
         ("separate", 128),
     ):
-        assert choose_picture_transport("histogram", sharing, 9).n_bins == n_bins
+        assert resolve_picture_transport("histogram", sharing, 9).n_bins == n_bins
 
 
 def test_there_are_as_many_clusters_as_pictures_allow():
@@ -121,7 +121,7 @@ def test_there_are_as_many_clusters_as_pictures_allow():
     def chosen(transport, steps, m, n, shape, mirror=False):
         flow = ImageFlow(transport=transport, steps_per_stage=steps, mirror=mirror)
         parameters = flow._fit_planner().parameters
-        return choose_n_clusters(parameters, m, n, shape, torch.device("cuda"))
+        return resolve_n_clusters(parameters, m, n, shape, torch.device("cuda"))
 
     for transport, steps, m, n, shape, expected in (
         ("auto", None, 10_000, 60_000, digit, 30),
@@ -150,10 +150,10 @@ def test_clusters_that_cannot_be_fitted_are_refused():
 
 
 def test_shrinkage_depends_on_steps_and_pictures():
-    of_few_pictures = choose_shrinkage("auto", 100, 50, has_mosaic_start=False)
-    of_many_pictures = choose_shrinkage("auto", 60_000, 50, has_mosaic_start=False)
+    of_few_pictures = resolve_shrinkage("auto", 100, 50, has_mosaic_start=False)
+    of_many_pictures = resolve_shrinkage("auto", 60_000, 50, has_mosaic_start=False)
     assert 0.05 < of_many_pictures < 0.1 < of_few_pictures <= 2
-    assert choose_shrinkage("auto", 100, 50, has_mosaic_start=True) == 8
+    assert resolve_shrinkage("auto", 100, 50, has_mosaic_start=True) == 8
     plan = pictures(transport="histogram", amplifier=math.inf).plan(
         PICTURES, EVEN_AND_ODD
     )
@@ -181,7 +181,7 @@ def test_memory_decides_how_many_columns_a_step_looks_at(monkeypatch):
         )
         plan = flow.plan(PICTURES)
         assert plan.batch_size == batch_size
-        assert choose_batch_size(plan, torch.device("cuda")) == of_gpu
+        assert resolve_batch_size(plan, torch.device("cuda")) == of_gpu
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from sliceflow.engine.frames import (
 )
 from sliceflow.errors import ParameterError
 from sliceflow.estimators.vectors.costs import fit_bytes
-from sliceflow.estimators.vectors.plan import choose_n_flow_knots
+from sliceflow.estimators.vectors.plan import resolve_n_flow_knots
 
 
 @given(st.integers(1, 40), st.integers(1, 5), st.integers(1, 4000), st.booleans())
@@ -52,9 +52,9 @@ def test_the_default_number_of_particles_is_a_multiple_of_the_rows():
 def test_a_rare_class_has_knots():
     rare = ClassIndices(torch.tensor([0] * 990 + [1] * 10))
     rarer = ClassIndices(torch.tensor([0] * 99_990 + [1] * 10))
-    assert choose_n_flow_knots(512, rare) == 3200
-    assert choose_n_flow_knots(512, rarer) == 4096  # no more
-    assert choose_n_flow_knots(512, ContinuousY(torch.zeros(100, 2))) == 512
+    assert resolve_n_flow_knots(512, rare) == 3200
+    assert resolve_n_flow_knots(512, rarer) == 4096  # no more
+    assert resolve_n_flow_knots(512, ContinuousY(torch.zeros(100, 2))) == 512
 
 
 def test_the_stages_end_with_exact_axis_steps():

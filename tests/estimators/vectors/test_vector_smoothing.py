@@ -217,8 +217,8 @@ def test_ranks_share_the_draws_of_all_rows():
     for shard in (Shard(0, 30, 100), Shard(30, 70, 100)):
         own_slice = shard.repeated(draws_per_row).slice
         part = dataclasses.replace(whole, own_slice=own_slice)
-        clouds.append(part.flow_cloud())
-    of_all = whole.flow_cloud()
+        clouds.append(part.load_for_flow(step=None))
+    of_all = whole.load_for_flow(step=None)
     assert [cloud.x.shape[1] for cloud in clouds] == [
         30 * draws_per_row,
         70 * draws_per_row,

@@ -24,9 +24,9 @@ from sliceflow.base.vector_rows import (
     VectorArray,
     VectorRows,
     as_float_array,
-    checked_by_sklearn,
-    checked_like_fitted,
     set_feature_names,
+    validated_by_sklearn,
+    validated_like_fitted,
 )
 from sliceflow.devices import resolve_device
 from sliceflow.engine.encoded_y import EncodedY
@@ -176,7 +176,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent, DensityPl
         if self.n_components != "auto":
             parameters = replace(parameters, n_components=int(self.n_components))
         validate: Callable[[Any], NDArray[Any]] = partial(
-            checked_by_sklearn, estimator=self
+            validated_by_sklearn, estimator=self
         )
         if like_fitted:
             validate = self._validate_like_fitted
@@ -194,7 +194,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent, DensityPl
             columns = KnownColumns.of_rows(self._pending_rows)
         else:
             columns = KnownColumns.of_model(self._fitted_model())
-        return checked_like_fitted(X, self, columns, ("float64", "float32"))
+        return validated_like_fitted(X, self, columns, ("float64", "float32"))
 
     def _set_fitted(
         self,
@@ -331,7 +331,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent, DensityPl
             raise DataError(fact, "pass rows as `transform` returns them")
         noise = torch.tensor(array)  # a copy: X may be read-only
         rows = model.from_noise(noise, _encode_y(model, y, len(noise)))
-        return model.in_users_form(rows)
+        return model.in_user_form(rows)
 
     @overload
     def sample(
@@ -400,15 +400,15 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent, DensityPl
         else:
             conditions = Conditions.of_samples(model.y_encoder, y, n)
         encoded_y = None
-        users_y = None
+        user_y = None
         if conditions is not None:
             n = len(conditions)
             encoded_y = conditions.encoded_y
-            users_y = conditions.y
+            user_y = conditions.y
         require_sample_memory(model, n, model.device)
         rows = model.sample(n, encoded_y, seed)
         if return_y:
-            return rows, users_y
+            return rows, user_y
         return rows
 
 

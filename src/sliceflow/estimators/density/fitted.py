@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sliceflow.base.rows import Conditions
-from sliceflow.base.vector_rows import VectorArray, in_users_form
+from sliceflow.base.vector_rows import VectorArray, in_user_form
 from sliceflow.engine.encoded_y import ClassIndices, ContinuousY, EncodedY
 from sliceflow.engine.proportions import proportional_indices
 from sliceflow.engine.random import Seed
@@ -74,7 +74,7 @@ class BaseFittedDensity(ABC):
     def sample(self, n: int, y: EncodedY | None, seed: Seed) -> VectorArray:
         """n samples (n, d) in the user's form, with these encoded conditions."""
         noise = seed.child("noise").normal(n, self.plan.n_columns)
-        return self.in_users_form(self.from_noise(noise, y))
+        return self.in_user_form(self.from_noise(noise, y))
 
     def sample_bytes(self, n: int = 1) -> int:
         """Memory to draw n samples."""
@@ -87,11 +87,11 @@ class BaseFittedDensity(ABC):
     def _max_components(self) -> int:
         """The components of the largest mixture."""
 
-    def in_users_form(self, rows: Tensor) -> VectorArray:
+    def in_user_form(self, rows: Tensor) -> VectorArray:
         """Rows (n, d) in the form and the dtype of the user's X."""
         rows = rows.to(self.plan.torch_dtype)
         check_finite(rows, "fit float64, or rescale the rows")
-        return in_users_form(rows, self.names, self.tensor_device, self.device)
+        return in_user_form(rows, self.names, self.tensor_device, self.device)
 
     def _as_tensor(self, X: NDArray[Any]) -> Tensor:
         """Rows X (n, d) of the user in float64, on the device of the model."""

@@ -6,7 +6,7 @@ decided in this order, and none is ever larger than the one before:
 
 1. ``transport.batch_size`` is the limit that the user sets, for particles and for
    pictures. The default is `choices.MAX_POINTS_PER_STEP`.
-2. ``plan.batch_size`` is this limit, lowered by `choose_batch_size` to what the device
+2. ``plan.batch_size`` is this limit, lowered by `resolve_batch_size` to what the device
    can hold. From here on it alone counts. None is no limit: a step uses all points. It
    is always None on several ranks.
 3. With a batch size, one of these two divides the points:
@@ -55,16 +55,16 @@ GPU_MEMORY_DIVISOR = 4
 BYTES_PER_DIRECTION = 8
 
 
-def choose_batch_size(plan: PicturePlan, device: torch.device) -> int | None:
+def resolve_batch_size(plan: PicturePlan, device: torch.device) -> int | None:
     """Choose the most particles, and the most pictures, of a step; None is all.
 
     They fit into a share of the total memory: not of the free memory, because the batch
     size changes the result of a fit.
     """
-    users_limit = plan.transport.batch_size
-    if plan.n_ranks > 1 or users_limit is None:
+    user_limit = plan.transport.batch_size
+    if plan.n_ranks > 1 or user_limit is None:
         return None
-    limits = [users_limit]
+    limits = [user_limit]
     is_cpu = device.type == "cpu"
     memory = total_memory(device)
     if memory is not None:

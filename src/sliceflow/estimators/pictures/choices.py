@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from sliceflow.base.flow_estimator import choose_n_particles
+from sliceflow.base.flow_estimator import resolve_n_particles
 from sliceflow.base.presets import N_DIRECTIONS
 from sliceflow.base.ranks import Communicator
 from sliceflow.engine.flow import MapSharing, resolve_map_sharing
@@ -103,7 +103,7 @@ MAX_PICTURES_FOR_BASIS = 10_000
 RANDOM_DIRECTIONS_PER_VALUE = 13
 
 
-def choose_shrinkage(
+def resolve_shrinkage(
     shrinkage: Literal["auto"] | float,
     n_pictures_per_map: float,
     n_steps: int,
@@ -122,14 +122,14 @@ def choose_shrinkage(
     return min(MAX_SHRINKAGE, SHRINKAGE_FACTOR * noise)
 
 
-def choose_n_directions(n_directions: Literal["auto"] | int, layout: Layout) -> int:
+def resolve_n_directions(n_directions: Literal["auto"] | int, layout: Layout) -> int:
     """Choose the number of directions of a step of random patches."""
     if n_directions != "auto":
         return int(n_directions)
     return min(N_DIRECTIONS, RANDOM_DIRECTIONS_PER_VALUE * layout.dimension)
 
 
-def choose_mosaic_size(
+def resolve_mosaic_size(
     start: Start | int, *, has_colors: bool, sharing: MapSharing, has_known: bool
 ) -> int:
     """Choose the number of pictures of the mosaics that particles start as.
@@ -176,7 +176,7 @@ def _reason_against_mosaics(sharing: MapSharing, has_known: bool) -> str:
     return ""
 
 
-def choose_steps_per_stage(
+def resolve_steps_per_stage(
     parameters: PictureParameters,
     sharing: MapSharing,
     mosaic_size: int,
@@ -197,7 +197,7 @@ def choose_steps_per_stage(
     return n_steps
 
 
-def choose_n_picture_particles(
+def resolve_n_picture_particles(
     parameters: PictureParameters,
     n_pictures: int,
     n_classes: int,
@@ -208,7 +208,7 @@ def choose_n_picture_particles(
 
     By default there are fewer on a CPU, where particles take long.
     """
-    n_particles = choose_n_particles(
+    n_particles = resolve_n_particles(
         parameters.n_particles,
         PARTICLES_PER_PICTURE * _n_distinct(parameters, n_pictures),
         n_classes,
@@ -230,7 +230,7 @@ def _n_distinct(parameters: PictureParameters, n_pictures: int) -> int:
     return n_pictures
 
 
-def choose_amplifier(
+def resolve_amplifier(
     amplifier: Literal["auto"] | float,
     transport: TransportName | Transport,
     n_particles: int,
@@ -256,7 +256,7 @@ def choose_amplifier(
     return xi
 
 
-def choose_n_clusters(
+def resolve_n_clusters(
     parameters: PictureParameters,
     n_particles: int,
     n_pictures: int,
@@ -308,7 +308,7 @@ def _auto_n_clusters(
     if channels > 1:
         return min(MAX_COLOR_CLUSTERS, n_distinct // MIN_COLOR_PICTURES_PER_CLUSTER)
     # Clusters have separate maps: where their particles start makes no difference.
-    n_steps = choose_steps_per_stage(
+    n_steps = resolve_steps_per_stage(
         parameters, "separate", mosaic_size=0, device=device
     )
     return _max_gray_clusters(n_distinct, shape, n_steps)
@@ -338,7 +338,7 @@ def _no_histograms_error(
     )
 
 
-def choose_picture_transport(
+def resolve_picture_transport(
     transport: TransportName | Transport,
     sharing: MapSharing,
     n_points: int,
@@ -363,11 +363,11 @@ def choose_picture_transport(
 
 def _has_histograms(transport: TransportName | Transport, n_points: int) -> bool:
     """Whether the transport of `n_points` particles and pictures has histograms."""
-    chosen = choose_picture_transport(transport, "separate", n_points)
+    chosen = resolve_picture_transport(transport, "separate", n_points)
     return isinstance(chosen, HistogramTransport)
 
 
-def choose_n_picture_knots(
+def resolve_n_picture_knots(
     n_knots: Literal["auto"] | int,
     n_particles: int,
     sharing: MapSharing,
@@ -389,7 +389,7 @@ def choose_n_picture_knots(
     return min(MAX_PICTURE_MAP_KNOTS, max(MIN_PICTURE_MAP_KNOTS, wanted))
 
 
-def choose_patch_basis(
+def resolve_patch_basis(
     patch_basis: Literal["auto"] | PatchBasis,
     pictures: DevicePictures,
     ranks: Communicator,

@@ -106,7 +106,7 @@ class PictureFitPlanner:
         """
         parameters = self.parameters
         unclustered = DevicePictures.from_rows(rows, self.device, parameters.mirror)
-        n_particles = choices.choose_n_picture_particles(
+        n_particles = choices.resolve_n_picture_particles(
             parameters,
             unclustered.n_pictures,
             unclustered.n_classes,
@@ -114,7 +114,7 @@ class PictureFitPlanner:
             self.device,
         )
         pictures = self._with_clusters(unclustered, n_particles, seed)
-        amplifier = self._choose_amplifier(pictures, n_particles)
+        amplifier = self._resolve_amplifier(pictures, n_particles)
         allocation = allocate_particles(
             pictures.conditions,
             n_particles,
@@ -146,7 +146,7 @@ class PictureFitPlanner:
         """The pictures, in clusters if there are no labels and no known pixels."""
         if pictures.conditions is not None or self.parameters.known is not None:
             return pictures
-        n_clusters = choices.choose_n_clusters(
+        n_clusters = choices.resolve_n_clusters(
             self.parameters,
             n_particles,
             pictures.n_pictures,
@@ -157,12 +157,12 @@ class PictureFitPlanner:
             return pictures
         return pictures.with_clusters(n_clusters, seed.child("data"), self.ranks)
 
-    def _choose_amplifier(self, pictures: DevicePictures, n_particles: int) -> float:
+    def _resolve_amplifier(self, pictures: DevicePictures, n_particles: int) -> float:
         """Choose ξ for pictures with their labels or clusters, if they have some."""
         amplifier = self.parameters.amplifier
         if pictures.has_clusters:
             amplifier = math.inf  # clusters have separate maps
-        return choices.choose_amplifier(
+        return choices.resolve_amplifier(
             amplifier,
             self.parameters.transport,
             n_particles,

@@ -257,7 +257,7 @@ class Layout:
         check_finite(x, "use an amplifier and start_noise closer to the defaults")
         pixels = self._decoded_pixels(x).view(*self.shape, x.shape[1])
         channels_last = pixels.permute(3, 1, 2, 0)
-        return self.in_users_form(channels_last.contiguous().cpu().numpy())
+        return self.in_user_form(channels_last.contiguous().cpu().numpy())
 
     def _decoded_pixels(self, x: Tensor) -> Tensor:
         """The pixels of values x (d, n): floats in [0, 1], or integers."""
@@ -270,7 +270,7 @@ class Layout:
             return pixels.to(torch.uint8)
         return pixels.to(torch.int32)
 
-    def in_users_form(self, array: NDArray[Any]) -> PictureArray:
+    def in_user_form(self, array: NDArray[Any]) -> PictureArray:
         """Pictures (n, H, W, C) in the user's type and shape."""
         array = array.astype(self.dtype, copy=False)
         if self.channels is None:

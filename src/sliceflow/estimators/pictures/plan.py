@@ -16,7 +16,7 @@ from sliceflow.devices import require_memory
 from sliceflow.engine.flow import MapSharing, resolve_map_sharing
 from sliceflow.engine.transports import StorableTransport
 from sliceflow.estimators.pictures import choices, costs, schedules
-from sliceflow.estimators.pictures.batching import choose_batch_size
+from sliceflow.estimators.pictures.batching import resolve_batch_size
 from sliceflow.estimators.pictures.layout import Layout
 from sliceflow.estimators.pictures.options import (
     MAX_KNOTS,
@@ -234,26 +234,26 @@ def plan_pictures(
     sharing = resolve_map_sharing(amplifier, n_classes)
     choices.require_possible_start(options.start, sharing, has_known)
 
-    mosaic_size = choices.choose_mosaic_size(
+    mosaic_size = choices.resolve_mosaic_size(
         options.start,
         has_colors=pictures.has_colors(ranks),
         sharing=sharing,
         has_known=has_known,
     )
-    n_steps = choices.choose_steps_per_stage(parameters, sharing, mosaic_size, device)
+    n_steps = choices.resolve_steps_per_stage(parameters, sharing, mosaic_size, device)
     picture_stages = _picture_stages(parameters.schedule, layout, n_steps)
-    patch_basis = choices.choose_patch_basis(parameters.patch_basis, pictures, ranks)
-    n_directions = choices.choose_n_directions(options.n_directions, layout)
-    transport = choices.choose_picture_transport(
+    patch_basis = choices.resolve_patch_basis(parameters.patch_basis, pictures, ranks)
+    n_directions = choices.resolve_n_directions(options.n_directions, layout)
+    transport = choices.resolve_picture_transport(
         parameters.transport,
         sharing,
         _n_points(pictures.n_pictures, allocation, sharing),
         ranks.size,
     )
-    n_knots = choices.choose_n_picture_knots(
+    n_knots = choices.resolve_n_picture_knots(
         options.n_knots, allocation.n_kept, sharing, n_classes
     )
-    shrinkage = choices.choose_shrinkage(
+    shrinkage = choices.resolve_shrinkage(
         options.shrinkage,
         _n_pictures_per_map(pictures, sharing),
         n_steps,
@@ -279,7 +279,7 @@ def plan_pictures(
         shrinkage=shrinkage,
         options=options,
     )
-    return replace(plan, batch_size=choose_batch_size(plan, device))
+    return replace(plan, batch_size=resolve_batch_size(plan, device))
 
 
 def _n_points(
@@ -287,7 +287,7 @@ def _n_points(
 ) -> int:
     """The number of particles and pictures by which a transport is chosen."""
     if sharing == "separate":
-        # Without particles that are added for the maps: `choose_amplifier` has decided
+        # Without particles that are added for the maps: `resolve_amplifier` has decided
         # for separate maps by the same number.
         return n_pictures + allocation.n_kept
     return n_pictures + allocation.n_moved

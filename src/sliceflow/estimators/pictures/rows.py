@@ -81,9 +81,9 @@ class PictureRows(ArrayRows):
     def pictures(self) -> PictureArray:
         """The pictures as the user passed them: (n, h, w) or (n, h, w, c)."""
         channels_last = self.pixels.transpose(0, 2, 3, 1)
-        return self.layout.in_users_form(np.ascontiguousarray(channels_last))
+        return self.layout.in_user_form(np.ascontiguousarray(channels_last))
 
-    def users_X_and_y(
+    def user_X_and_y(
         self, device: torch.device
     ) -> tuple[PictureArray, NDArray[Any] | None]:
         """X and y as the user passed them."""

@@ -367,7 +367,7 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
         """
         model: FittedTable = self._fitted_model()
         check_no_y(y)
-        seed = self._seed_copy().child("score")
+        seed = self._record.seed.child("score")
         row_features = model.features(read_if_path(X))
         n_rows = row_features.shape[1]
         n_drawn = n_rows * draws_per_scored_row(n_rows)

@@ -20,9 +20,9 @@ from sliceflow.base.vector_rows import (
     VectorArray,
     VectorRows,
     as_float_array,
-    checked_by_sklearn,
-    checked_like_fitted,
     set_feature_names,
+    validated_by_sklearn,
+    validated_like_fitted,
 )
 from sliceflow.devices import resolve_device
 from sliceflow.engine import frames, transports
@@ -192,7 +192,7 @@ class SlicedWassersteinFlow(
         self, like_fitted: bool = False, ranks: Communicator = ONE_PROCESS
     ) -> VectorFitPlanner:
         validate: Callable[[Any], NDArray[Any]] = partial(
-            checked_by_sklearn, estimator=self
+            validated_by_sklearn, estimator=self
         )
         if like_fitted:
             validate = self._validate_like_fitted
@@ -238,7 +238,7 @@ class SlicedWassersteinFlow(
             columns = KnownColumns.of_rows(self._pending_rows)
         else:
             columns = KnownColumns.of_model(self._fitted_model())
-        return checked_like_fitted(X, self, columns)
+        return validated_like_fitted(X, self, columns)
 
     def _standardized_points(self, X: Any) -> Tensor:
         rows = as_float_array(X, self._validate_like_fitted)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from sliceflow.base.checkpoints import Checkpoints, RunningFlow
 from sliceflow.base.distributed import across_ranks
 from sliceflow.base.flow_estimator import (
     checkpointed_until_done,
-    choose_n_particles,
+    resolve_n_particles,
     run_flow,
 )
 from sliceflow.base.particle_allocation import (
@@ -45,8 +46,8 @@ from sliceflow.estimators.vectors.local import PlannedLocalVectorFit
 from sliceflow.estimators.vectors.parameters import VectorParameters
 from sliceflow.estimators.vectors.plan import (
     VectorPlan,
-    choose_use_of_y,
     plan_vectors,
+    resolve_use_of_y,
 )
 from sliceflow.estimators.vectors.scaling import ColumnScaler
 from sliceflow.estimators.vectors.training_data import ScaledRows, TrainingData
@@ -92,13 +93,13 @@ class VectorFitPlanner:
         """Plan a fit of these rows; an error if that is impossible."""
         parameters = self.parameters
         n_ranks = self.ranks.size
-        use_of_y = choose_use_of_y(rows.conditions, parameters, n_ranks)
+        use_of_y = resolve_use_of_y(rows.conditions, parameters, n_ranks)
         if use_of_y == "local":
             return PlannedLocalVectorFit.for_rows(rows, parameters, seed, self.device)
         n_classes = 0
         if rows.conditions is not None:
             n_classes = rows.n_classes
-        n_particles = choose_n_particles(
+        n_particles = resolve_n_particles(
             parameters.n_particles, rows.n_all_rows, n_classes, n_ranks
         )
         allocation = allocate_particles(
@@ -214,12 +215,14 @@ class PlannedVectorFit:
         particle_rng = allocation.particle_rng(self.seed)
         particle_rng.fill(x, "start")
         particles = Cloud(x, allocation.own_y(self.device))
-        target = DataTarget(
-            load_data=lambda step: data.flow_cloud(),
-            batches_factory=lambda: self._make_batches(
-                data, allocation.n_moved, allocation.moved_y, plan.batch_size
-            ),
+        make_batches_of_flow = partial(
+            self._make_batches,
+            data,
+            allocation.n_moved,
+            allocation.moved_y,
+            plan.batch_size,
         )
+        target = DataTarget(data.load_for_flow, make_batches_of_flow)
         return run_flow(
             self.training_spec(data),
             particles,
@@ -350,7 +353,7 @@ class PlannedVectorFit:
     ) -> FitResult[FittedVectors]:
         """Assemble the model, and this rank's part of the kept particles."""
         model = self._fitted_vectors(model_steps)
-        X = model.in_users_form(model.rows_in_users_units(kept.x, kept.y))
+        X = model.in_user_form(model.rows_in_user_units(kept.x, kept.y))
         y = self.allocation.kept_user_y
         if y is not None:
             y = self.ranks.own_rows(y)

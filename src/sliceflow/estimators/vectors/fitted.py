@@ -18,7 +18,7 @@ from sliceflow.base.saved_steps import (
     check_steps,
     largest_coordinate,
 )
-from sliceflow.base.vector_rows import VectorArray, in_users_form
+from sliceflow.base.vector_rows import VectorArray, in_user_form
 from sliceflow.engine import frames
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import EncodedY, FlowY, separate_classes_or_none
@@ -102,7 +102,7 @@ class BaseFittedVectors(HasConditions):
         """The units of samples: one `ColumnScaler` for each class, or one for all."""
         return (self.scaler,)
 
-    def rows_in_users_units(self, x: Tensor, y: FlowY | None = None) -> Tensor:
+    def rows_in_user_units(self, x: Tensor, y: FlowY | None = None) -> Tensor:
         """Points (d, n) in the model's units -> rows (n, d) in the user's units.
 
         `y` has the conditions of the points, as the flow saw them. Classes with maps of
@@ -114,9 +114,9 @@ class BaseFittedVectors(HasConditions):
         check_finite(rows, "rescale X, drop outliers, or pass float64")
         return rows
 
-    def in_users_form(self, rows: Tensor) -> VectorArray:
+    def in_user_form(self, rows: Tensor) -> VectorArray:
         """Rows in the form of the user's X: an array, a tensor or a DataFrame."""
-        return in_users_form(rows, self.names, self.tensor_device, self.device)
+        return in_user_form(rows, self.names, self.tensor_device, self.device)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -223,7 +223,7 @@ class FittedVectors(BaseFittedVectors):
                 parts.append(self._draw_pass(spec, count, part_y, particle_rng))
         if not parts:  # an empty y asks for no samples
             parts.append(torch.empty((0, plan.n_columns), dtype=plan.torch_dtype))
-        return self.in_users_form(parts[0] if len(parts) == 1 else torch.cat(parts))
+        return self.in_user_form(parts[0] if len(parts) == 1 else torch.cat(parts))
 
     def _draw_pass(
         self,
@@ -237,7 +237,7 @@ class FittedVectors(BaseFittedVectors):
         cloud = Cloud.from_rows(x, y, self.device)
         particle_rng.fill(cloud.x, "start")
         replay(spec, self.steps, cloud, particle_rng)
-        return self.rows_in_users_units(cloud.x, y)
+        return self.rows_in_user_units(cloud.x, y)
 
 
 def _warn_if_one_condition(y: EncodedY) -> None:

@@ -153,8 +153,8 @@ class FittedLocalVectors(BaseFittedVectors):
             sampler = self.samplers[c]
             sampler.warn_if_far(continuous, "y", indices)
             x = sampler.sample_each(continuous, seed.child(c))  # float64: small spreads
-            out[indices] = self.rows_in_users_units(x.T).to(out)
-        return self.in_users_form(out)
+            out[indices] = self.rows_in_user_units(x.T).to(out)
+        return self.in_user_form(out)
 
 
 def _iter_labels(

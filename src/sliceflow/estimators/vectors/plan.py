@@ -383,15 +383,15 @@ def plan_vectors(
         condition_dim = rows.conditions.encoder.condition_dim
         amplifier = parameters.amplifier
 
-    frame_kind = choose_frame_kind(parameters.frame, n_columns, n_ranks)
-    n_fresh_particles = choose_n_fresh_particles(
+    frame_kind = resolve_frame_kind(parameters.frame, n_columns, n_ranks)
+    n_fresh_particles = resolve_n_fresh_particles(
         allocation.n_moved, frame_kind, n_columns, options.n_axis_steps
     )
     n_flow_knots = int(options.n_knots)
     if map_sharing == "shared":
         require_settings_for_y(parameters, frame_kind, rows)
-        n_flow_knots = choose_n_flow_knots(n_flow_knots, allocation.moved_y)
-    smoothing = choose_smoothing(options.smoothing, rows, allocation)
+        n_flow_knots = resolve_n_flow_knots(n_flow_knots, allocation.moved_y)
+    smoothing = resolve_smoothing(options.smoothing, rows, allocation)
     transport = resolve_transport(
         parameters.transport,
         max_points_per_map(allocation, rows.n_all_rows, smoothing.n_data),
@@ -425,7 +425,7 @@ def plan_vectors(
     )
 
 
-def choose_use_of_y(
+def resolve_use_of_y(
     conditions: Conditions | None, parameters: VectorParameters, n_ranks: int
 ) -> UseOfY:
     """What a fit does with the y of its rows, for the amplifier and `condition_mode`.
@@ -445,7 +445,7 @@ def choose_use_of_y(
     amplifier = parameters.amplifier
     sharing = resolve_map_sharing(amplifier, encoder.condition_dim)
     if is_continuous:
-        return _choose_use_of_continuous_y(encoder, sharing, parameters, n_ranks)
+        return _resolve_use_of_continuous_y(encoder, sharing, parameters, n_ranks)
     if sharing == "separate" and n_ranks > 1:
         fact = "fits each class separately, which several ranks cannot do"
         hint = "use a finite amplifier, or one process"
@@ -453,7 +453,7 @@ def choose_use_of_y(
     return sharing
 
 
-def _choose_use_of_continuous_y(
+def _resolve_use_of_continuous_y(
     encoder: ConditionEncoder,
     sharing: MapSharing,
     parameters: VectorParameters,
@@ -503,7 +503,7 @@ def max_points_per_map(allocation: ParticleAllocation, n_rows: int, n_data: int)
     return int((sizes_p + n_data / n_rows * sizes_q).max())
 
 
-def choose_n_flow_knots(n_knots: int, moved_y: FlowY | None) -> int:
+def resolve_n_flow_knots(n_knots: int, moved_y: FlowY | None) -> int:
     """Choose how many knots to keep of a map that all particles share.
 
     These are more than `n_knots` if a rare class would otherwise get too few knots of
@@ -517,7 +517,7 @@ def choose_n_flow_knots(n_knots: int, moved_y: FlowY | None) -> int:
     return max(n_knots, min(wanted, MAX_SHARED_MAP_KNOTS))
 
 
-def choose_frame_kind(
+def resolve_frame_kind(
     frame: FrameName | Literal["paper"] | FrameKind, d: int, n_ranks: int
 ) -> FrameKind:
     """The kind of frame for d columns.
@@ -580,7 +580,7 @@ class SmoothingChoice(NamedTuple):
     n_data: int
 
 
-def choose_smoothing(
+def resolve_smoothing(
     option: float | Literal["auto"], rows: VectorRows, allocation: ParticleAllocation
 ) -> SmoothingChoice:
     """What the option `smoothing` means for these rows."""
@@ -631,7 +631,7 @@ def _rows_differ(X: NDArray[Any], y: ClassIndices | None) -> bool:
     return bool((X[first_of_class] != X).any())
 
 
-def choose_n_fresh_particles(
+def resolve_n_fresh_particles(
     n_moved_particles: int, frame_kind: FrameKind, d: int, n_axis_steps: int
 ) -> int:
     """The number of fresh particles to which the model's axis steps are fitted."""

@@ -1,7 +1,7 @@
 """Smoothing of vectors: a flow fits draws along the rows, not the rows themselves.
 
 `sliceflow.neighbors.smoothing` makes the draws and chooses how far they spread. This
-module decides what the axis steps see of the draws. `plan.choose_smoothing` says
+module decides what the axis steps see of the draws. `plan.resolve_smoothing` says
 whether rows are smoothed at all, and `PlannedVectorFit.tune` chooses how far.
 """
 

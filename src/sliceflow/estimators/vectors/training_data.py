@@ -23,6 +23,7 @@ from sliceflow.engine.encoded_y import (
     SeparateClassIndices,
     separate_classes_or_none,
 )
+from sliceflow.engine.flow import Step
 from sliceflow.engine.random import Seed
 from sliceflow.estimators.vectors.scaling import (
     ColumnScaler,
@@ -126,8 +127,8 @@ class TrainingData:
         """The number of data of all ranks."""
         return self.scaled_rows.user_rows.n_all_rows * self.draws_per_row
 
-    def flow_cloud(self) -> Cloud:
-        """This rank's data for the steps of the flow."""
+    def load_for_flow(self, step: Step) -> Cloud:
+        """This rank's data for the steps of the flow, which all have the same data."""
         if self._smoother is None:
             return self._cloud(self.scaled_rows.own_rows)
         draws = self._smoother.draw_for_flow(self.draws_per_row, self.seed)
