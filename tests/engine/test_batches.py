@@ -332,3 +332,17 @@ def test_repeated_rows_of_continuous_conditions_are_weighted_and_foreign_ones_ar
     assert weights.tolist() == [1.5, 0.5]
     other = ContinuousY(torch.tensor([[0.5]]).double())
     assert point_weights(y_p=other, y_q=rows) is None
+
+
+def test_another_simulation_loads_its_own_data():
+    """The second one moved onto the data of the first."""
+    offsets = iter([5.0, -5.0])
+    target = DataTarget(lambda step: Cloud(torch.randn(2, 100) + next(offsets)))
+    flow = FlowSpec([Stage("flow", Orthogonal(), n_steps=5)], Seed(0))
+    means = []
+    for _ in range(2):
+        particles = Cloud(torch.randn(2, 100))
+        simulate(flow, particles, target)
+        means.append(float(particles.x.mean()))
+    assert means[0] > 4
+    assert means[1] < -4

@@ -14,6 +14,7 @@ from scipy.stats import norm
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 
+from sliceflow.errors import DataError
 from sliceflow.metrics import (
     coverage,
     fid,
@@ -206,3 +207,14 @@ def test_a_forest_in_threads_scores_as_one_without(rng, scoring):
     in_threads = two_sample_score(samples, real, **options)
     alone = two_sample_score(samples, real, classifier=forest, **options)
     assert in_threads == alone
+
+
+def test_rows_that_cannot_be_compared_are_refused(rng):
+    """A forest told rows of NaN from others: it said 1.0."""
+    a = rng.normal(size=(50, 3))
+    with pytest.raises(DataError, match="NaN"):
+        two_sample_score(a * np.nan, a)
+    with pytest.raises(DataError, match="numbers in a row"):
+        two_sample_score(a, a[:, :1])
+    with pytest.raises(DataError, match="numbers in a row"):
+        frechet_distance_pca(a, a, a[:, :1])

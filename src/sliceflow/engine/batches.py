@@ -175,8 +175,8 @@ class DataTarget:
     load_data: Callable[[Step], Cloud]
     batches_factory: Callable[[], Batches] = Batches
     reloads_every_step: bool = False
-    # The stage index and step index of the data loaded last, and the data themselves.
-    _loaded: tuple[tuple[int, int], Cloud] | None = field(default=None, repr=False)
+    # The index of the stage whose data were loaded last, and the data themselves.
+    _loaded: tuple[int, Cloud] | None = field(default=None, repr=False)
 
     @classmethod
     def from_cloud(cls, data: Cloud, batches: Batches | None = None) -> DataTarget:
@@ -199,17 +199,17 @@ class DataTarget:
         """The data of a step in the subspace of its stage, in the order of the batches.
 
         They are loaded only where they change: at the first step of a stage, or at
-        every step.
+        every step; and at the first step of a simulation, which may resume a stage.
         """
-        key = (step.stage_index, step.step_index if self.reloads_every_step else 0)
-        if self._loaded is None or self._loaded[0] != key:
+        loads = self.reloads_every_step or step.step_index == 0
+        if loads or self._loaded is None or self._loaded[0] != step.stage_index:
             self._loaded = None  # frees the memory first
             data = self.load_data(step)
             if self.batches.data_order is not None:
                 data = data.reordered(self.batches.data_order)
             data = data.sorted_by_class()
             restricted = replace(data, x=step.stage.subspace.restrict(data.x))
-            self._loaded = (key, restricted)
+            self._loaded = (step.stage_index, restricted)
         return self._loaded[1]
 
 

@@ -14,7 +14,7 @@ from sliceflow.devices import resolve_device
 from sliceflow.engine.wasserstein import squared_wasserstein
 from sliceflow.errors import DataError
 from sliceflow.metrics.rows import RowsLike, as_flat_rows, nearest, require_same_width
-from sliceflow.validation import from_tensor, require_int
+from sliceflow.validation import require_int
 
 if TYPE_CHECKING:
     from sklearn.ensemble import RandomForestClassifier
@@ -158,9 +158,12 @@ def frechet_distance_pca(
     0.0
     """
     require_int("n_components", n_components, 1)
-    mean, axes = principal_axes(as_flat_rows(train, "train"), n_components)
+    train_rows = as_flat_rows(train, "train")
     samples = as_flat_rows(samples, "samples")
     held_out = as_flat_rows(held_out, "held_out")
+    require_same_width(samples, train_rows, "samples and train")
+    require_same_width(held_out, train_rows, "held_out and train")
+    mean, axes = principal_axes(train_rows, n_components)
     return frechet_distance((samples - mean) @ axes.T, (held_out - mean) @ axes.T)
 
 
@@ -298,8 +301,9 @@ def _equally_many(samples: RowsLike, held_out: RowsLike, seed: int) -> NDArray[A
 
     Both are in random order.
     """
-    samples = np.asarray(from_tensor(samples))
-    held_out = np.asarray(from_tensor(held_out))
+    samples = as_flat_rows(samples, "samples")
+    held_out = as_flat_rows(held_out, "held_out")
+    require_same_width(samples, held_out, "samples and held_out")
     n = min(len(samples), len(held_out))
     if n < _MIN_ROWS:
         fact = f"there are {len(samples)} samples and {len(held_out)} held-out rows"
