@@ -129,7 +129,7 @@ def _read_unseen_values(
         raise DataError(
             f"{values.iloc[0]!r} does not fit the column, which is "
             f"{column.kind} ({column.encoded.levels.dtype})",
-            str(error),
+            "pass a value of that type",
             column=column.name,
         ) from error
 
