@@ -199,7 +199,7 @@ class FittedTable:
         except DataError as error:
             if not given_rows.computed_names:
                 raise
-            raise _rarely_met_error(given_rows.computed_names) from error
+            raise _given_is_too_rare_error(given_rows.computed_names) from error
 
     def features(self, X: object) -> Floats:
         """The features (a, n) of the n rows of a DataFrame."""
@@ -212,7 +212,7 @@ class FittedTable:
         return np.vstack(axes)
 
 
-def _rarely_met_error(computed_names: Sequence[ColumnName]) -> DataError:
+def _given_is_too_rare_error(computed_names: Sequence[ColumnName]) -> DataError:
     """The error for given ranges and lists of computed columns that no draw met."""
     names = format_names([repr(name) for name in computed_names])
     fact = (

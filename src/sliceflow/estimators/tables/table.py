@@ -244,10 +244,10 @@ class Table:
             if column.n_levels and not column.is_modeled
         ]
 
-    def is_not_computed(self, c: int, indices_before: Iterable[int]) -> Mask:
-        """Which rows (n,) have a cell of column c that no exact rule computes.
+    def needs_draw(self, c: int, indices_before: Iterable[int]) -> Mask:
+        """Which rows (n,) have a cell of column c that a model must draw.
 
-        Rules compute it from columns drawn before it, and constants.
+        No exact rule computes it from the columns drawn before it, and constants.
         """
         known = {*indices_before, *self._constant_indices}
         rules = self.rule_set.rules_that_compute(c, known)

@@ -85,6 +85,14 @@ def test_some_rows_of_a_draft_are_asked_by_their_own_indices(rng):
     assert of_subset.tolist() == allowed[subset].tolist()
 
 
+def test_rules_see_what_is_drawn_into_some_rows_of_a_draft(table):
+    partly_drawn = PartlyDrawnRows(np.full((2, 3), UNDRAWN), table.rule_set)
+    taken = partly_drawn.take(np.array([0, 1]))
+    taken.set_columns([1, 2], np.array([[1.0, 2.0], [1.0, 2.0]]))
+    a = np.array([1.0, 3.0])
+    assert taken.allows(0, np.arange(2), a).tolist() == [True, False]  # 3 + 1 is not 2
+
+
 def test_one_column_is_computed_from_known_cells_only(table):
     rows = np.array(
         [[1, 2, UNDRAWN], [3, UNDRAWN, UNDRAWN], [3, MISSING, UNDRAWN], [0, 3, 2]]

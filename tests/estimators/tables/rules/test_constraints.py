@@ -230,6 +230,19 @@ def test_given_against_a_constraint_raises():
         flow.sample(5, random_state=0, given={"a": 40.0, "b": 10.0})
 
 
+def test_given_against_a_discovered_rule_names_it_and_no_constraint(rng):
+    a, b = rng.integers(0, 10, (2, 200))
+    frame = pd.DataFrame({"a": a, "b": b, "c": a + b})
+    flow = TableFlow(random_state=0).fit(frame)
+    match = r"3 of 3 rows could not keep the rule 'c = a \+ b' .*change what is given"
+    with (
+        pytest.raises(DataError, match=match) as caught,
+        pytest.warns(UserWarning, match="near it"),
+    ):
+        flow.sample(3, random_state=0, given={"a": 5, "b": 3, "c": 2})
+    assert "constraint" not in str(caught.value)
+
+
 def test_bounds_and_sums_are_read_with_their_signs_and_checked_to_the_last_digit(rng):
     total = rng.integers(50, 90, 300)
     part = rng.integers(1, 50, 300)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 from scipy.special import ndtri
 
 from sliceflow.arrays import Floats, Ints
 from sliceflow.estimators.tables.columns.formats import (
-    DateFormat,
     TextFormat,
-    times_of_exact_values,
+    from_exact_values,
 )
 from sliceflow.estimators.tables.columns.grid import Grid, values_at
 from sliceflow.estimators.tables.columns.level_positions import (
@@ -281,22 +279,12 @@ class Column:
         """The values (m,) at positions (m,), written anew even if they are levels."""
         import pandas as pd
 
-        value_type = self.encoded.value_type
-        unit = self.grid.unit or Fraction(1)
-        exact_values = self.grid.exact_values_at(positions)
-        values: Any = exact_values
-        if value_type == "Decimal":
-            exponent = 1 - len(str(unit.denominator))  # −2 if the unit is 1/100
-            values = [Decimal(f"{value}e{exponent}") for value in exact_values.tolist()]
-        elif value_type == "date":
-            values = exact_values.astype("datetime64[D]").tolist()
-        elif isinstance(self.text_format, DateFormat):
-            times = times_of_exact_values(exact_values, unit)
-            values = self.text_format.write(times)
-        elif value_type in ("float", "str"):
-            values = exact_values / unit.denominator
-            if self.text_format is not None:
-                values = self.text_format.write(values)
+        values = from_exact_values(
+            self.grid.exact_values_at(positions),
+            self.grid.unit,
+            self.encoded.value_type,
+            self.text_format,
+        )
         if self.encoded.dtype == "object":
             return pd.Series(values, dtype=object)
         return pd.Series(values).astype(self.encoded.levels.dtype)

@@ -13,7 +13,8 @@ import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
+from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -234,6 +235,43 @@ def to_exact_values(
     if text_format is None:
         return _integers_of_floats(values.to_numpy(np.float64))
     return _integers_of_floats(text_format.parse(values))
+
+
+def from_exact_values(
+    exact_values: ExactValues,
+    unit: Fraction | None,
+    value_type: ValueType,
+    text_format: TextFormat | None,
+) -> ExactValues | list[str] | list[date] | list[Decimal]:
+    """Values (m,) of this type from numbers (m,) that count a unit, or ones if None.
+
+    The inverse of `to_exact_values`. Times and durations stay integers of their unit.
+    """
+    unit = unit or Fraction(1)
+    if isinstance(text_format, DateFormat):
+        return text_format.write(times_of_exact_values(exact_values, unit))
+    if value_type == "date":
+        return _dates_of_integers(exact_values)
+    if value_type in ("datetime", "timedelta", "int"):
+        return exact_values
+    if value_type == "Decimal":
+        return _decimals_of_integers(exact_values, unit)
+    numbers: Floats = exact_values / unit.denominator
+    if text_format is None:
+        return numbers
+    return text_format.write(numbers)
+
+
+def _dates_of_integers(days: ExactValues) -> list[date]:
+    """Dates of numbers of days (m,) since 1970."""
+    dates: list[date] = days.astype("datetime64[D]").tolist()
+    return dates
+
+
+def _decimals_of_integers(integers: ExactValues, unit: Fraction) -> list[Decimal]:
+    """Decimals of integers (m,) that count a unit, a power of 1/10."""
+    exponent = 1 - len(str(unit.denominator))  # −2 if the unit is 1/100
+    return [Decimal(f"{integer}e{exponent}") for integer in integers.tolist()]
 
 
 def _integers_of_times(times: Times) -> tuple[ExactValues, Fraction]:

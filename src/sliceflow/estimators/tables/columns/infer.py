@@ -61,6 +61,17 @@ def infer_column(
 ) -> Column:
     """Infer the kind, the levels and the grid of a column from its cells.
 
+    The column is the first of these that fits:
+
+    1. left out, if the user says so;
+    2. identifiers, by the user's word or by their name or form;
+    3. constant;
+    4. a category, by the user's word or its dtype;
+    5. numbers or times, which may be written as text;
+    6. identifiers, because nearly all cells differ: so do those of many numbers and
+       times, and therefore these come first;
+    7. a category of texts. Free text is an error.
+
     Parameters
     ----------
     encoded : the cells of the column
@@ -74,18 +85,24 @@ def infer_column(
         return Column(encoded, "drop", used_codes[:0], Grid(np.empty(0)))
 
     judgment = _judge_identifier(encoded, distinct_row_indices, wanted_kind)
-    if judgment.reason and judgment.reason != NEARLY_UNIQUE:
+    is_surely_identifier = judgment.reason not in ("", NEARLY_UNIQUE)
+    if is_surely_identifier:
         return _identifier_column(encoded, counts, judgment)
+
     if _is_constant(encoded, used_codes):
         return _constant_column(encoded, used_codes)
-    if encoded.categorical or encoded.value_type == "bool" or kind in CATEGORY_KINDS:
+
+    is_category = encoded.categorical or encoded.value_type == "bool"
+    if is_category or kind in CATEGORY_KINDS:
         return category_column(encoded, counts, kind)
 
-    column = _infer_quantitative(encoded, used_codes, kind, date_format)
-    if column is not None:
-        return column
-    if judgment.reason:
+    quantitative = _infer_quantitative(encoded, used_codes, kind, date_format)
+    if quantitative is not None:
+        return quantitative
+
+    if judgment.reason == NEARLY_UNIQUE:
         return _identifier_column(encoded, counts, judgment)
+
     _check_not_free_text(encoded, used_codes, kind)
     return category_column(encoded, counts, kind)
 

@@ -96,7 +96,7 @@ from sliceflow.estimators.tables.draws.neighbors_model import NeighborsModel
 from sliceflow.estimators.tables.draws.partly_drawn_rows import PartlyDrawnRows
 from sliceflow.estimators.tables.draws.strategies import Strategy
 from sliceflow.estimators.tables.draws.trees import TreeSettings
-from sliceflow.estimators.tables.rules.kinds import SolvableRule
+from sliceflow.estimators.tables.rules.kinds import Rule, SolvableRule
 from sliceflow.estimators.tables.rules.rule_set import FinishedRows, RuleSet
 from sliceflow.estimators.tables.table import Table
 
@@ -313,7 +313,7 @@ def draw_rows(
         unfinished = unfinished[_is_refused(table, finished, is_strict)]
         if not len(unfinished):
             return level_positions
-    raise _constraints_error(table.rule_set, level_positions[unfinished], n)
+    raise _unkept_rule_error(table.rule_set, level_positions[unfinished], n)
 
 
 def _is_refused(table: Table, finished: FinishedRows, is_strict: bool) -> Mask:
@@ -351,16 +351,34 @@ def make_blank_row(
     return row
 
 
-def _constraints_error(
+def _unkept_rule_error(
     rule_set: RuleSet, level_positions: LevelPositions, n: int
 ) -> DataError:
-    """The error for rows (m, d), out of n, that broke a rule in every round."""
+    """The error for rows (m, d), out of n, that broke a rule in every round.
+
+    It names a broken rule, if there is one among the cells that are drawn.
+    """
+    rule = _first_broken_rule(rule_set, level_positions)
+    if rule is None:
+        unkept = "all rules"
+        hint = "they may contradict given: change it, or leave a constraint out"
+    elif rule.is_discovered:
+        unkept = f"the rule {rule.text!r} of the table"
+        hint = "it may contradict given: change what is given, or fit with rules='off'"
+    else:
+        unkept = f"the constraint {rule.text!r}"
+        hint = "it may contradict given or another constraint: leave one out"
+    return DataError(
+        f"{len(level_positions)} of {n} rows could not keep {unkept}", hint
+    )
+
+
+def _first_broken_rule(
+    rule_set: RuleSet, level_positions: LevelPositions
+) -> Rule | None:
+    """The first rule that some of the rows (m, d) break; None if none is broken."""
     drawn = np.where(is_impossible(level_positions), UNDRAWN, level_positions)
-    broken = "all constraints"
     for rule in rule_set.rules:
         if rule_set.is_broken_so_far(rule, LevelPositions(drawn)).any():
-            broken = f"the constraint {rule.text!r}"
-            break
-    fact = f"{len(level_positions)} of {n} rows could not keep {broken}"
-    hint = "it may contradict given or another constraint: leave one out"
-    return DataError(fact, hint)
+            return rule
+    return None

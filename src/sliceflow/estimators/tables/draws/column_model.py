@@ -132,18 +132,43 @@ class ColumnModel:
             self.sampler.value_regression,
         )
         drawn_sources = self._draw_sources(tree_input.x, rng)
-        equal_or_missing = self._equal_or_missing(level_positions, drawn_sources)
         computed = self._computed_positions(level_positions, drawn_sources)
-
-        new_positions = LevelPositions(np.full(len(partly_drawn), UNDRAWN))
-        for proposed in (equal_or_missing, computed):
-            is_open = is_undrawn(new_positions)
-            kept = partly_drawn.keep_allowed(self.column_index, proposed)
-            new_positions[is_open] = kept[is_open]
-
+        new_positions = self._draw_from_sources(partly_drawn, drawn_sources, computed)
         # Where a rule computes a cell, any other value would break the rule. So the
         # cell stays undrawn if the column or the row does not allow what is computed.
         from_tree = np.flatnonzero(is_undrawn(new_positions) & is_undrawn(computed))
+        new_positions[from_tree] = self._draw_from_tree(
+            from_tree, partly_drawn, tree_input, rng, clip_predictions
+        )
+        return new_positions[:, None]
+
+    def _draw_from_sources(
+        self,
+        partly_drawn: PartlyDrawnRows,
+        drawn_sources: CellSources | None,
+        computed: LevelPositions,
+    ) -> LevelPositions:
+        """Positions (m,) of cells that come from another source than the tree.
+
+        These equal an earlier column, are missing, or are `computed` (m,) by a rule, in
+        this order. They are `UNDRAWN` where their row allows none of it.
+        """
+        proposed = self._equal_or_missing(partly_drawn.level_positions, drawn_sources)
+        equal_or_missing = partly_drawn.keep_allowed(self.column_index, proposed)
+        allowed_computed = partly_drawn.keep_allowed(self.column_index, computed)
+        return LevelPositions(
+            np.where(is_undrawn(equal_or_missing), allowed_computed, equal_or_missing)
+        )
+
+    def _draw_from_tree(
+        self,
+        row_indices: Ints,
+        partly_drawn: PartlyDrawnRows,
+        tree_input: _TreeInput,
+        rng: np.random.Generator,
+        clip_predictions: bool,
+    ) -> LevelPositions:
+        """Positions (k,) of cells in these rows (k,), drawn from their leaves."""
         tree_draws = TreeDraws(
             partly_drawn,
             self.column_index,
@@ -152,9 +177,8 @@ class ColumnModel:
             rng=rng,
             clip_predictions=clip_predictions,
         )
-        leaf = self.sampler.tree.find_leaves(tree_input.x[from_tree])
-        new_positions[from_tree] = tree_draws.draw_from_leaves(from_tree, leaf)
-        return new_positions[:, None]
+        leaf = self.sampler.tree.find_leaves(tree_input.x[row_indices])
+        return tree_draws.draw_from_leaves(row_indices, leaf)
 
     def _draw_sources(
         self, x: TreeFeatures, rng: np.random.Generator

@@ -37,8 +37,6 @@ class PartlyDrawnRows:
         allow_missing: bool = True,
         rule_positions: LevelPositions | None = None,
     ) -> None:
-        if rule_positions is None:
-            rule_positions = level_positions
         self.level_positions = level_positions
         self._rule_set = rule_set
         self._allow_missing = allow_missing
@@ -58,8 +56,11 @@ class PartlyDrawnRows:
             is_allowed = ~is_missing(positions)
         if self._rule_set is None:
             return is_allowed
+        rule_positions = self._rule_positions
+        if rule_positions is None:
+            rule_positions = self.level_positions
         return is_allowed & self._rule_set.allows(
-            self._rule_positions, c, row_indices, positions
+            rule_positions, c, row_indices, positions
         )
 
     def keep_allowed(self, c: int, proposed: LevelPositions) -> LevelPositions:
@@ -83,9 +84,12 @@ class PartlyDrawnRows:
 
     def take(self, row_indices: Ints) -> PartlyDrawnRows:
         """A copy of the rows with these indices (k,), with the same rules."""
+        rule_positions = self._rule_positions
+        if rule_positions is not None:
+            rule_positions = rule_positions[row_indices]
         return PartlyDrawnRows(
             self.level_positions[row_indices],
             self._rule_set,
             self._allow_missing,
-            self._rule_positions[row_indices],
+            rule_positions,
         )

@@ -79,17 +79,15 @@ class DependentMissingCells:
         As in `solve_rows`, determined cells come first, and no cell of a rule that
         has computed one is computed by another rule.
         """
-        is_unassigned = is_missing.copy()
         rules = [rule for rule in rules if not isinstance(rule, LookupRule)]
         in_both_orders = [*rules, *reversed(rules)]
-        computed = _assign_until_stable(in_both_orders, level_positions, is_unassigned)
-        computed += _assign_all(
-            in_both_orders, level_positions, is_unassigned, only_determined=False
-        )
-        computed += _assign_until_stable(in_both_orders, level_positions, is_unassigned)
-        return cls(is_missing, computed)
+        assignment = _RuleAssignment(level_positions, is_missing)
+        assignment.assign_determined(in_both_orders)
+        assignment.assign(in_both_orders, only_determined=False)
+        assignment.assign_determined(in_both_orders)
+        return cls(is_missing, assignment.computed_cells)
 
-    def groups(self, c: int) -> list[MissingCellGroup]:
+    def groups_of_column(self, c: int) -> list[MissingCellGroup]:
         """The missing cells of column c, grouped by the columns their models exclude.
 
         The models of the first group see all columns. Cells for which a rare set of
@@ -101,13 +99,13 @@ class DependentMissingCells:
             is_excluded, axis=0, return_inverse=True, return_counts=True
         )
         set_index = set_index.reshape(-1)
-        own_models = _most_frequent_sets(is_in_set, counts)
+        modeled_set_indices = _most_frequent_sets(is_in_set, counts)
 
         groups = []
-        has_no_excluded = ~np.isin(set_index, own_models)
-        if has_no_excluded.any():
-            groups.append(MissingCellGroup(row_indices[has_no_excluded], ()))
-        for i in own_models:
+        sees_all = ~np.isin(set_index, modeled_set_indices)
+        if sees_all.any():
+            groups.append(MissingCellGroup(row_indices[sees_all], ()))
+        for i in modeled_set_indices:
             excluded_indices = tuple(np.flatnonzero(is_in_set[i]).tolist())
             row_indices_of_set = row_indices[set_index == i]
             groups.append(MissingCellGroup(row_indices_of_set, excluded_indices))
@@ -165,53 +163,57 @@ def _most_frequent_sets(is_in_set: Mask, counts: Ints) -> list[int]:
     return not_empty[:MAX_EXCLUDED_SETS]
 
 
-def _assign_until_stable(
-    rules: Sequence[SolvableRule], level_positions: LevelPositions, is_unassigned: Mask
-) -> list[ComputedCells]:
-    """The cells that rules compute without a choice, some of them after others.
+class _RuleAssignment:
+    """Which rule computes which missing cells, assigned one rule after the other.
 
-    In `is_unassigned` (m, d), they are set to False, in place.
+    Parameters
+    ----------
+    level_positions : (m, d), the filled rows
+    is_missing : (m, d), the cells that rules may compute; it stays as it is
+
+    Attributes
+    ----------
+    computed_cells : the cells that have a rule so far
     """
-    computed = list[ComputedCells]()
-    while True:
-        found = _assign_all(rules, level_positions, is_unassigned, only_determined=True)
-        if not found:
-            return computed
-        computed.extend(found)
 
+    def __init__(self, level_positions: LevelPositions, is_missing: Mask) -> None:
+        self.computed_cells = list[ComputedCells]()
+        self._level_positions = level_positions
+        self._is_unassigned = is_missing.copy()
 
-def _assign_all(
-    rules: Sequence[SolvableRule],
-    level_positions: LevelPositions,
-    is_unassigned: Mask,
-    *,
-    only_determined: bool,
-) -> list[ComputedCells]:
-    """The cells that rules compute, one rule after the other; see `_assign`."""
-    computed = list[ComputedCells]()
-    for rule in rules:
-        is_applicable = has_all_values(level_positions, rule.column_indices)
-        computed.extend(_assign(rule, is_applicable, is_unassigned, only_determined))
-    return computed
+    def assign_determined(self, rules: Sequence[SolvableRule]) -> None:
+        """Assign the cells that follow without a choice, some of them after others."""
+        n_before = -1
+        while len(self.computed_cells) > n_before:
+            n_before = len(self.computed_cells)
+            self.assign(rules, only_determined=True)
 
+    def assign(self, rules: Sequence[SolvableRule], *, only_determined: bool) -> None:
+        """Assign cells to each of the rules, one rule after the other.
 
-def _assign(
-    rule: SolvableRule, is_applicable: Mask, is_unassigned: Mask, only_determined: bool
-) -> list[ComputedCells]:
-    """The cells that a rule computes in rows (m,) where it applies, by their column.
+        With `only_determined`, a rule computes none in rows where several of its cells
+        are unassigned. Where it computes one, no other rule may compute a cell of it.
+        """
+        for rule in rules:
+            column_indices = np.array(sorted(set(rule.column_indices)))
+            for cells in self._computable_cells(rule, only_determined):
+                rows_and_columns = np.ix_(cells.is_computed, column_indices)
+                self._is_unassigned[rows_and_columns] = False
+                self.computed_cells.append(cells)
 
-    With `only_determined`, it computes none in rows where several of its cells are
-    unassigned. Where it computes one, no other rule may compute a cell of this rule: so
-    all its cells are set to False in `is_unassigned` (m, d), in place.
-    """
-    column_indices = sorted(set(rule.column_indices))
-    n_unassigned = is_unassigned[:, column_indices].sum(axis=1)
-    computed = []
-    for c in rule.solvable_indices:
-        is_computed = is_applicable & is_unassigned[:, c]
+    def _computable_cells(
+        self, rule: SolvableRule, only_determined: bool
+    ) -> list[ComputedCells]:
+        """The unassigned cells that a rule can compute: at most one of a row."""
+        is_open = has_all_values(self._level_positions, rule.column_indices)
         if only_determined:
-            is_computed &= n_unassigned == 1
-        if is_computed.any():
-            is_unassigned[np.ix_(is_computed, np.array(column_indices))] = False
-            computed.append(ComputedCells(rule, c, is_computed))
-    return computed
+            column_indices = sorted(set(rule.column_indices))
+            n_unassigned = self._is_unassigned[:, column_indices].sum(axis=1)
+            is_open &= n_unassigned == 1
+        computable = []
+        for c in rule.solvable_indices:
+            is_computed = is_open & self._is_unassigned[:, c]
+            if is_computed.any():
+                computable.append(ComputedCells(rule, c, is_computed))
+                is_open &= ~is_computed
+        return computable

@@ -313,7 +313,7 @@ class _SweptRows:
 
     def excluded_sets(self, c: int) -> list[tuple[int, ...]]:
         """The columns that models of column c must not see, for each group of cells."""
-        return [group.excluded_indices for group in self._dependent.groups(c)]
+        return [group.excluded_indices for group in self._dependent.groups_of_column(c)]
 
     def redraw(self, c: int, models_by_excluded: _ModelsByExcluded) -> None:
         """Draw the missing cells of column c again, by models of this column.
@@ -321,7 +321,7 @@ class _SweptRows:
         Cells of other columns that follow from them are computed.
         """
         sees_all = models_by_excluded[()]
-        for group in self._dependent.groups(c):
+        for group in self._dependent.groups_of_column(c):
             # Later rounds have fewer rules, and so sets that no model was fitted for.
             models = models_by_excluded.get(group.excluded_indices, sees_all)
             self._redraw_group(c, models, group)

@@ -232,21 +232,23 @@ def _null_vectors(rows: Floats) -> list[Floats]:
     by falling variance, because totals vary most, and as the table has them.
     """
     deviations = rows.std(axis=0)
-    varies = np.flatnonzero(deviations > 0)
-    if len(varies) < 2 or len(rows) <= len(varies) + 1:
+    varying_indices = np.flatnonzero(deviations > 0)
+    if len(varying_indices) < 2 or len(rows) <= len(varying_indices) + 1:
         return []
-    scaled = (rows[:, varies] - rows[:, varies].mean(axis=0)) / deviations[varies]
+    varying = rows[:, varying_indices]
+    varying_deviations = deviations[varying_indices]
+    scaled = (varying - varying.mean(axis=0)) / varying_deviations
     _, singular_values, right = np.linalg.svd(scaled, full_matrices=False)
     null_space = right[singular_values < MAX_NULL_VALUE * singular_values[0]]
     if not len(null_space):
         return []
-    by_deviation = np.argsort(-deviations[varies], kind="stable")
+    by_deviation = np.argsort(-varying_deviations, kind="stable")
+    in_table = np.arange(len(varying_indices))
     vectors = []
-    in_table = np.arange(len(varies))
     for order in (by_deviation, in_table, in_table[::-1]):
         for reduced in _row_reduce(null_space, order):
             vector = np.zeros(rows.shape[1])
-            vector[varies] = reduced / deviations[varies]
+            vector[varying_indices] = reduced / varying_deviations
             vectors.append(vector)
     return vectors
 

@@ -85,31 +85,35 @@ class RuleSet:
         """Raise a `DataError` if a row breaks a rule, or a sum cannot be computed."""
         for rule in self.rules:
             if is_solvable(rule) and not rule.is_discovered:
-                self._check_range_of_total(rule)
+                self._check_range_of_derived(rule)
         for rule in self.rules:
             is_broken = self.is_broken_so_far(rule, self.level_positions)
             if is_broken.any():
                 row = int(np.flatnonzero(is_broken)[0])
+                cells = self._describe_cells(rule, row)
                 raise DataError(
                     f"the constraint {rule.text!r} does not hold in "
-                    f"{int(is_broken.sum())} rows, here with {self._cells(rule, row)}",
+                    f"{int(is_broken.sum())} rows, here with {cells}",
                     "fix the rows, or leave it out",
                     row,
                 )
 
-    def _check_range_of_total(self, rule: SolvableRule) -> None:
-        """Raise a `DataError` if a total has too many values to be computed exactly."""
-        total = self.columns[rule.column_indices[0]]
-        largest = np.abs(total.level_grid_values).max(initial=0)
-        if total.unit is not None and largest >= MAX_EXACT_FLOAT:
+    def _check_range_of_derived(self, rule: SolvableRule) -> None:
+        """Raise a `DataError` if a derived column is too wide to be computed exactly.
+
+        It may have no more than 2^53 steps between its values.
+        """
+        derived = self.columns[rule.column_indices[0]]
+        largest = np.abs(derived.level_grid_values).max(initial=0)
+        if derived.unit is not None and largest >= MAX_EXACT_FLOAT:
             raise DataError(
                 "it spans more than 2^53 steps, too many for the constraint "
                 f"{rule.text!r} to be exact",
                 "divide the columns, or leave it out",
-                column=total.name,
+                column=derived.name,
             )
 
-    def _cells(self, rule: Rule, row: int) -> str:
+    def _describe_cells(self, rule: Rule, row: int) -> str:
         """The cells of a row of the table that a rule is about, as text."""
         cells = []
         for c in rule.column_indices:

@@ -134,7 +134,7 @@ def _allows_regression_of(table: Table, k: int) -> bool:
     before = table.drawing_order[:k]
     if not _allows_regression(table.column_data(c, before)):
         return False
-    if table.is_not_computed(c, before).sum() < MIN_ROWS_BESIDE_RULES:
+    if table.needs_draw(c, before).sum() < MIN_ROWS_BESIDE_RULES:
         return False
     return _largest_share(table.level_positions[:, c]) <= MAX_SHARE_OF_ONE_VALUE
 
