@@ -14,7 +14,7 @@ from sliceflow.devices import resolve_device
 from sliceflow.engine.wasserstein import squared_wasserstein
 from sliceflow.errors import DataError
 from sliceflow.metrics.rows import RowsLike, as_flat_rows, nearest, require_same_width
-from sliceflow.validation import require_int
+from sliceflow.validation import from_tensor, require_int
 
 if TYPE_CHECKING:
     from sklearn.ensemble import RandomForestClassifier
@@ -274,6 +274,10 @@ def two_sample_score(
 
     require_int("n_trees", n_trees, 1)
     require_int("random_state", random_state, 0)
+    if classifier is None:  # one of the user's may take missing values
+        samples = as_flat_rows(samples, "samples")
+        held_out = as_flat_rows(held_out, "held_out")
+        require_same_width(samples, held_out, "samples and held_out")
     X = _equally_many(samples, held_out, random_state)
     n = len(X) // 2
     y = np.repeat([0, 1], n)
@@ -301,9 +305,8 @@ def _equally_many(samples: RowsLike, held_out: RowsLike, seed: int) -> NDArray[A
 
     Both are in random order.
     """
-    samples = as_flat_rows(samples, "samples")
-    held_out = as_flat_rows(held_out, "held_out")
-    require_same_width(samples, held_out, "samples and held_out")
+    samples = np.asarray(from_tensor(samples))
+    held_out = np.asarray(from_tensor(held_out))
     n = min(len(samples), len(held_out))
     if n < _MIN_ROWS:
         fact = f"there are {len(samples)} samples and {len(held_out)} held-out rows"

@@ -130,10 +130,10 @@ def find_equal_cells(data: ColumnData) -> CellSources:
     equal_column_indices = list[int]()
     source_ids = np.zeros(len(data), dtype=np.int64)
     for c in sorted(is_equal, key=lambda c: -is_equal[c].mean()):
-        is_is_newly_equal = is_equal[c] & (source_ids == 0)
-        if is_is_newly_equal.mean() >= MIN_EQUAL_SHARE:
+        is_newly_equal = is_equal[c] & (source_ids == 0)
+        if is_newly_equal.mean() >= MIN_EQUAL_SHARE:
             equal_column_indices.append(c)
-            source_ids[is_is_newly_equal] = len(equal_column_indices)
+            source_ids[is_newly_equal] = len(equal_column_indices)
     return CellSources(tuple(equal_column_indices), source_ids)
 
 
