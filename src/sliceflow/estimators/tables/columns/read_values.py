@@ -129,7 +129,7 @@ def _read_unseen_values(
         raise DataError(
             f"{values.iloc[0]!r} does not fit the column, which is "
             f"{column.kind} ({column.encoded.levels.dtype})",
-            "pass a value of that type",
+            str(error),
             column=column.name,
         ) from error
 
