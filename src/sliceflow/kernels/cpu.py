@@ -769,8 +769,10 @@ def _displacement_at(displacements, below, b, n_particles):
 
 
 @_jit
-def _bends(lo, hi, values, counts, out_lo, out_hi, displacements, density, unit):
-    """The first half of `_compress_grid`, up to the density of knots before its root.
+def _measure_bends(
+    lo, hi, values, counts, out_lo, out_hi, displacements, density, unit
+):
+    """The first half of `compress_grid`, up to the density of knots before its root.
 
     It writes the ranges, rounded to multiples of `unit`, and the
     `displacements` (h, B + 1) from these ranges.
@@ -797,7 +799,7 @@ def _bends(lo, hi, values, counts, out_lo, out_hi, displacements, density, unit)
 
 
 @_jit
-def _knots(
+def _place_and_fit_knots(
     displacements,
     counts,
     density,
@@ -806,7 +808,7 @@ def _knots(
     quantized_displacements,
     resolution,
 ):
-    """The second half of `_compress_grid`: where knots are, and what they store."""
+    """The second half of `compress_grid`: where knots are, and what they store."""
     h, n_knots = edges.shape
     n_sums = 5
     sums = np.empty((n_sums, n_knots))
@@ -924,7 +926,7 @@ def compress_grid(
     bin_counts = _array(counts.double())
     arrays = [_array(lo.double()), _array(hi.double()), _array(values), bin_counts]
     outs = [out_lo.numpy(), out_hi.numpy(), displacements.numpy(), density.numpy()]
-    over_rows(_bends, arrays + outs, resolution / 8)
+    over_rows(_measure_bends, arrays + outs, resolution / 8)
     # torch's root is vectorized, which makes it five times as fast as numba's.
     density.pow_(0.2)
     even_density = EVEN_SHARE_OF_KNOTS * density.mean(1) + MIN_KNOT_DENSITY
@@ -932,7 +934,7 @@ def compress_grid(
     quantized_displacements = torch.empty((h, n_knots), dtype=torch.int16)
     arrays = [displacements.numpy(), bin_counts, density.numpy(), even_density.numpy()]
     outs = [edges.numpy(), quantized_displacements.numpy()]
-    over_rows(_knots, arrays + outs, resolution)
+    over_rows(_place_and_fit_knots, arrays + outs, resolution)
     return out_lo, out_hi, edges, quantized_displacements
 
 
