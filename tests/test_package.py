@@ -1,6 +1,8 @@
 """What is published: the wheel installs and runs, and the files beside it are right."""
 
+import importlib
 import os
+import pkgutil
 import re
 import shutil
 import subprocess
@@ -10,6 +12,7 @@ import tomllib
 import zipfile
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import yaml
@@ -49,6 +52,26 @@ for module in ("events", "frames", "ranks", "schedules", "transports"):
 
 def test_public_modules_are_modules():
     ran(sys.executable, "-c", PUBLIC)
+
+
+PACKAGES = [
+    ".".join(file.parent.relative_to(SOURCES.parent).parts)
+    for file in sorted(SOURCES.rglob("__init__.py"))
+]
+
+
+@pytest.mark.parametrize("package_name", PACKAGES)
+def test_no_module_is_hidden_by_what_its_package_exports(package_name):
+    """As a module `a.b` would be, if the package `a` exported a function `b`."""
+    if package_name == "sliceflow.kernels.triton" and find_spec("triton") is None:
+        pytest.skip("needs triton")
+    package = importlib.import_module(package_name)
+    hidden = []
+    for module in pkgutil.iter_modules(package.__path__):
+        if isinstance(vars(package).get(module.name, package), ModuleType):
+            continue
+        hidden.append(module.name)
+    assert hidden == []
 
 
 @pytest.fixture(scope="module")

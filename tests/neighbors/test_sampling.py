@@ -46,7 +46,9 @@ def test_draws_keep_mean_and_covariance_within_components(h):
     weights = near.weights[0]
     x = near.x[0]
     mean = weights @ x
-    covariance = (weights[:, None] * (x - mean)).T @ (x - mean) * near.inflation**2
+    covariance = (
+        (weights[:, None] * (x - mean)).T @ (x - mean) * near.noise_inflation**2
+    )
     draws, chosen = sample_neighborhoods(near, 40_000, h, Seed(2))
     assert float((draws[0].mean(0) - mean).abs().max()) < 0.03
     assert float((torch.cov(draws[0].T) - covariance).abs().max()) < 0.04
@@ -65,7 +67,7 @@ def test_a_draw_spreads_along_the_rows_of_its_component():
         weights=torch.full((1, 100), 0.01).double(),
         components=(torch.arange(100) >= 50).long()[None],
         row_indices=torch.arange(100)[None],
-        inflation=torch.ones(1).double(),
+        noise_inflation=torch.ones(1).double(),
         log_density=torch.empty(0),
     )
     draws, chosen = sample_neighborhoods(near, 500, 1.0, Seed(0))

@@ -18,14 +18,14 @@ def remove_rows(rows: RowsT, removed: RowsT) -> RowsT:
     indices_of_key: dict[Hashable, list[int]] = {}
     for index, key in enumerate(rows.keys()):
         indices_of_key.setdefault(key, []).append(index)
-    stays = np.ones(len(rows), dtype=bool)
+    is_kept = np.ones(len(rows), dtype=bool)
     for index, key in enumerate(removed.keys()):
         if not indices_of_key.get(key):
             fact = "it is not in the model, or X has it more often"
             hint = "nothing was forgotten. Pass rows with their y, as they were fitted"
             raise DataError(fact, hint, row=index)
-        stays[indices_of_key[key].pop()] = False
-    if not stays.any():
+        is_kept[indices_of_key[key].pop()] = False
+    if not is_kept.any():
         fact = f"this would forget all {len(rows)} rows"
         raise DataError(fact, "delete the model instead")
-    return rows.take(np.flatnonzero(stays))
+    return rows.take(np.flatnonzero(is_kept))

@@ -189,11 +189,11 @@ class _Likelihood:
                 -_MAX_NEWTON_STEP, _MAX_NEWTON_STEP
             )
             new = self._evaluate(new_parameters)
-            better = new.loss < current.loss
-            parameters = torch.where(better[:, None], new_parameters, parameters)
+            is_better = new.loss < current.loss
+            parameters = torch.where(is_better[:, None], new_parameters, parameters)
             current = current.improved_by(new)
             raised = (damping * _DAMPING_UP).clamp(min=_LEAST_DAMPING)
-            damping = torch.where(better, damping * _DAMPING_DOWN, raised)
+            damping = torch.where(is_better, damping * _DAMPING_DOWN, raised)
         return parameters[:, 0], parameters[:, 1:].exp()
 
     def _evaluate(self, parameters: Tensor) -> _Evaluation:

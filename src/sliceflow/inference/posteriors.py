@@ -34,7 +34,7 @@ from sliceflow.inference.checks import (
 from sliceflow.inference.comparison import Comparison, compare
 from sliceflow.inference.likelihood import LikelihoodSampler, fit_likelihood
 from sliceflow.inference.neighbors import fit_neighbor_sampler
-from sliceflow.metrics.calibration import Calibration, calibration
+from sliceflow.metrics.calibration_ranks import Calibration, calibration
 from sliceflow.saved_types import ArraySpec
 from sliceflow.validation import (
     from_tensor,

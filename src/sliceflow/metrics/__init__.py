@@ -8,7 +8,7 @@ every metric has its reference, what real rows score. `fid` needs the extra
 
 from sliceflow.metrics.attack_results import Attack, Attacks
 from sliceflow.metrics.attacks import attack
-from sliceflow.metrics.calibration import Calibration, calibration
+from sliceflow.metrics.calibration_ranks import Calibration, calibration
 from sliceflow.metrics.copying import (
     copy_rate,
     memorized_rate,

@@ -59,7 +59,8 @@ class Neighborhoods:
     weights: Tensor  # (q, k); the weights of a condition sum to 1
     components: Tensor  # (q, k), the regression to which each row belongs
     row_indices: Tensor  # (q, k)
-    inflation: Tensor  # (q,), the factor by which residuals underestimate the noise
+    # (q,), the factor by which residuals underestimate the noise
+    noise_inflation: Tensor
     log_density: Tensor  # (q,), of the mixture at the points asked for; else empty
 
 
@@ -97,9 +98,11 @@ def adjust_by_regression(
             break
         improving = improving[is_better]
         best.update(improving, adjusted.select(is_better))
-    inflation = _inflation(weights, best.components, n_slopes=offsets.shape[2])
+    noise_inflation = _noise_inflation(
+        weights, best.components, n_slopes=offsets.shape[2]
+    )
     return Neighborhoods(
-        best.x, weights, best.components, row_indices, inflation, best.log_density
+        best.x, weights, best.components, row_indices, noise_inflation, best.log_density
     )
 
 
@@ -185,7 +188,7 @@ def _explained_by_offsets(
     return explained
 
 
-def _inflation(weights: Tensor, components: Tensor, n_slopes: int) -> Tensor:
+def _noise_inflation(weights: Tensor, components: Tensor, n_slopes: int) -> Tensor:
     """The factor (q,) by which residuals underestimate the noise, at most √2.
 
     It is √(rows/(rows − coefficients)), with the effective number of rows.

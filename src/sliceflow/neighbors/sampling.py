@@ -116,7 +116,7 @@ def _covariance_scaling(
 
     Draws are centered rows (q, k, d) plus the bandwidth times noise, with the
     covariance of `noise_rows` (q, m, r, d). Regressions explain more of the rows they
-    are fitted to than of others: `Neighborhoods.inflation` makes up for that.
+    are fitted to than of others: `Neighborhoods.noise_inflation` makes up for that.
     """
     n_draws = noise_rows.shape[1]
     n_rows = noise_rows.shape[2]
@@ -127,7 +127,7 @@ def _covariance_scaling(
     transport = bures_wasserstein_map(
         covariance + bandwidth**2 * noise_covariance, covariance
     )
-    return neighborhoods.inflation[:, None, None] * transport
+    return neighborhoods.noise_inflation[:, None, None] * transport
 
 
 def _noise_row_indices(chosen: Tensor, x: Tensor, components: Tensor) -> Tensor:

@@ -125,7 +125,7 @@ def test_mixtures_of_few_or_of_normal_rows_stay(n, rng):
 @pytest.mark.parametrize(("n", "d"), [(2_600, 2), (10_000, 20)])
 def test_rows_are_as_many_as_parameters_before_mixtures_grow(n, d, rng, monkeypatch):
     """48 components in 20 dimensions have 11,088 parameters."""
-    monkeypatch.setattr(initial_map_search, "fit_map_to_grow", pytest.fail)
+    monkeypatch.setattr(initial_map_search, "fit_ungrown_map", pytest.fail)
     settings = InitialMapSettings(n_components=24)
     rows = torch.from_numpy(rng.normal(size=(n, d)))
     assert _double_mixture(rows, settings, Seed(0), FitProgress()).settings == settings

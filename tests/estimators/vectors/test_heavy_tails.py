@@ -52,7 +52,7 @@ def test_two_heavy_columns_keep_their_dependence(rng):
 
 def test_units_of_heavy_columns_are_saved(fitted, tmp_path):
     _, flow, _ = fitted
-    assert flow._record.model.scaler.heavy_tailed.tolist() == [
+    assert flow._record.model.scaler.is_heavy_tailed.tolist() == [
         False,
         True,
         True,

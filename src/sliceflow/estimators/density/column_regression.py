@@ -83,7 +83,9 @@ class BasisExpansion:
         """The same function, which also has the features `is_added` (p,)."""
         return replace(self, is_active=self.is_active | is_added)
 
-    def with_fit(self, coefficients: Floats, penalties: Floats) -> BasisExpansion:
+    def with_coefficients(
+        self, coefficients: Floats, penalties: Floats
+    ) -> BasisExpansion:
         """The function with other coefficients, of its own features, and penalties."""
         all_coefficients = np.zeros(len(self.is_active))
         all_coefficients[self.is_active] = coefficients
@@ -331,7 +333,7 @@ class ColumnRegression:
             stacked.groups,
             stacked.penalties,
         )
-        mean, *expansions = _distribute(coefficients, penalties, terms)
+        mean, *expansions = _unstack_terms(coefficients, penalties, terms)
         slopes = list(self.slopes)
         for k, expansion in zip(fitted_slopes, expansions, strict=True):
             slopes[k] = expansion
@@ -356,7 +358,7 @@ class ColumnRegression:
                 groups,
                 fitted.scale_expansion(name).penalties,
             )
-            proposed = scale.with_fit(coefficients, penalties)
+            proposed = scale.with_coefficients(coefficients, penalties)
             fitted, after = fitted._line_search(name, proposed, design, before)
             if abs(after - before) < LIKELIHOOD_TOL:
                 break
@@ -412,18 +414,19 @@ def _stack_terms(
     )
 
 
-def _distribute(
+def _unstack_terms(
     coefficients: Floats, penalties: Floats, terms: Sequence[_LinearTerm]
 ) -> list[BasisExpansion]:
-    """Give the function of each term its part of what a stacked regression has found.
+    """The functions of the terms, with the coefficients of the stacked regression.
 
-    `coefficients` and `penalties` are of all terms, one term after the other.
+    The inverse of `_stack_terms`: `coefficients` and `penalties` are of all terms, one
+    term after the other.
     """
     expansions = []
     for term in terms:
         n_coefficients = int(term.expansion.is_active.sum())
         n_groups = len(term.expansion.penalties)
-        expansion = term.expansion.with_fit(
+        expansion = term.expansion.with_coefficients(
             coefficients[:n_coefficients], penalties[:n_groups]
         )
         expansions.append(expansion)

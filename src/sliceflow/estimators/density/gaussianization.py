@@ -32,7 +32,7 @@ from sliceflow.estimators.density.invertible_maps import (
 )
 from sliceflow.estimators.density.settings import (
     GaussianizationSettings,
-    choose_n_knots,
+    n_knots_for,
 )
 
 
@@ -106,7 +106,7 @@ def fit_steps(
         LeastGaussianRotation(settings.n_candidates),
         settings.n_steps,
         transport=GaussianizingTransport(
-            settings.penalty, choose_n_knots(len(rows)), settings.relaxation
+            settings.penalty, n_knots_for(len(rows)), settings.relaxation
         ),
         max_knots=None,
     )

@@ -93,25 +93,28 @@ class GroupSelection:
         Groups are selected for mean and scale first, and then for slopes and their
         scale. Last, all functions are fitted together.
         """
-        model = ColumnRegression.without_y(self.train, self.test.groups)
-        model = self._grow(model, "log_scale")
-        if not model.slopes:
-            return model
-        related = model.with_constant_slopes()
-        related = related.fitted_to(self.train, ["log_residual_scale"])
-        model = self._likelier(model, related)
-        model = self._grow(model, "log_residual_scale")
-        joint = model.fitted_to(self.train, ["log_residual_scale", "log_scale"])
-        return self._likelier(model, joint)
+        without_y = ColumnRegression.without_y(self.train, self.test.groups)
+        best = self._grow(without_y, "log_scale")
+        if not best.slopes:
+            return best
+        with_slopes = best.with_constant_slopes().fitted_to(
+            self.train, ["log_residual_scale"]
+        )
+        best = self._likelier(best, with_slopes)
+        best = self._grow(best, "log_residual_scale")
+        fitted_together = best.fitted_to(
+            self.train, ["log_residual_scale", "log_scale"]
+        )
+        return self._likelier(best, fitted_together)
 
     def _likelier(
-        self, model: ColumnRegression, candidate: ColumnRegression
+        self, model: ColumnRegression, challenger: ColumnRegression
     ) -> ColumnRegression:
         """The one of two models that makes held-out rows more likely."""
         model_score = model.log_likelihood(self.held_out)
-        candidate_score = candidate.log_likelihood(self.held_out)
-        if candidate_score - model_score > 0:
-            return candidate
+        challenger_score = challenger.log_likelihood(self.held_out)
+        if challenger_score - model_score > 0:
+            return challenger
         return model
 
     def _grow(self, model: ColumnRegression, scale: ScaleName) -> ColumnRegression:
@@ -125,9 +128,9 @@ class GroupSelection:
                 larger = self._add_groups(model, scale, is_candidate)
                 if larger is None:
                     break
-                candidate = larger.fitted_to(self.train, [scale])
-                model = self._likelier(model, candidate)
-                if model is not candidate:
+                fitted = larger.fitted_to(self.train, [scale])
+                model = self._likelier(model, fitted)
+                if model is not fitted:
                     break
         return model
 

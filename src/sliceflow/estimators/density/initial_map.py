@@ -29,7 +29,7 @@ from sliceflow.estimators.density.settings import (
     MAX_UNGROWN_COMPONENTS,
     REG_COVARS,
     InitialMapSettings,
-    choose_n_knots,
+    n_knots_for,
 )
 
 # The penalty of rough maps of single columns, and the iterations of their fit. They are
@@ -137,8 +137,8 @@ def fit_whitening(x: Tensor, reg_covar: float) -> tuple[Whitening, Tensor]:
     return Whitening(shift, scale[:, None] * factor), white.T
 
 
-def fit_map_to_grow(x: Tensor, settings: InitialMapSettings, seed: Seed) -> InitialMap:
-    """Fit an initial map, which will grow, to a random sample of rows x (n, d)."""
+def fit_ungrown_map(x: Tensor, settings: InitialMapSettings, seed: Seed) -> InitialMap:
+    """Fit a map whose mixture has not grown yet to a random sample of rows x (n, d)."""
     order = seed.child("before growth").permutation(len(x)).to(x.device)
     sample = x[order[:_MAX_ROWS_BEFORE_GROWTH]]
     ungrown = replace(settings, n_components=MAX_UNGROWN_COMPONENTS)
@@ -158,7 +158,7 @@ def grow_initial_map(
 
 def _fit_grown(x: Tensor, settings: InitialMapSettings, seed: Seed) -> InitialMap:
     """Fit a map whose mixture doubles until it has as many components as it should."""
-    initial_map = fit_map_to_grow(x, settings, seed)
+    initial_map = fit_ungrown_map(x, settings, seed)
     n_components = MAX_UNGROWN_COMPONENTS
     while n_components < settings.n_components:
         n_components = min(2 * n_components, settings.n_components)
@@ -198,7 +198,7 @@ def _correlation_factor(standardized: Tensor, shrinkage: float) -> Tensor:
 def fit_columns(x: Tensor) -> ColumnwiseMap:
     """Fit the map of each column of rows x (n, d) to N(0, 1)."""
     transport = GaussianizingTransport(
-        _COLUMN_PENALTY, choose_n_knots(len(x)), n_iterations=_COLUMN_ITERATIONS
+        _COLUMN_PENALTY, n_knots_for(len(x)), n_iterations=_COLUMN_ITERATIONS
     )
     columns = x.T.contiguous()
     no_data = columns[:, :0]  # the target is N(0, 1), which the transport knows

@@ -20,8 +20,8 @@ from sliceflow.estimators.density.initial_map import (
     InitialMap,
     fit_columns,
     fit_initial_map,
-    fit_map_to_grow,
     fit_mixture,
+    fit_ungrown_map,
     fit_whitening,
     grow_initial_map,
 )
@@ -55,8 +55,8 @@ _MAX_WORSE_SIZES = 2
 # seven sets of 178 to 10,000 rows.
 _EXPECTED_SIZES = 6
 # The other settings of initial maps, with each of which all these sizes are tried: each
-# of `REG_COVARS`, with and without maps of the columns.
-_N_KINDS_OF_MAPS = 2 * len(REG_COVARS)
+# of `REG_COVARS`, with and without maps of the columns. See `_candidate_settings`.
+_N_CANDIDATE_SETTINGS = 2 * len(REG_COVARS)
 # Up to this many rows, all folds choose the mixture; with more, two of them are enough.
 _MAX_ROWS_FOR_ALL_FOLDS = 400
 _N_FOLDS_OF_MIXTURES = 2
@@ -77,11 +77,11 @@ _MIN_GAIN_OF_DOUBLING = 0.05
 TRIAL_MIXTURES = "trial mixtures"
 
 
-class ChosenMap(NamedTuple):
+class InitialMapChoice(NamedTuple):
     """The settings that were chosen for the initial map.
 
-    If its mixture has grown, `grown_split` has rows after the grown map. The search for
-    the steps takes these, so that the map is not fitted again.
+    If the mixture has grown in the search, `grown_split` has rows after the grown map.
+    The search for the steps takes these, so that the map is not fitted again.
     """
 
     settings: InitialMapSettings
@@ -89,10 +89,10 @@ class ChosenMap(NamedTuple):
 
 
 def expected_mixtures(n: int, parameters: GaussianizationParameters) -> ExpectedPhases:
-    """The mixtures that `choose_initial_map` will probably try for n rows."""
+    """The mixtures that `choose_initial_map_settings` will probably try for n rows."""
     n_sizes = min(_EXPECTED_SIZES, len(_mixture_sizes(n, parameters)))
     n_mixtures = n_sizes * _count_mixture_splits(n)
-    return ExpectedPhases(TRIAL_MIXTURES, _N_KINDS_OF_MAPS, n_mixtures)
+    return ExpectedPhases(TRIAL_MIXTURES, _N_CANDIDATE_SETTINGS, n_mixtures)
 
 
 def _count_mixture_splits(n: int) -> int:
@@ -111,33 +111,33 @@ def _mixture_sizes(n: int, parameters: GaussianizationParameters) -> Sequence[in
     return [size for size in MIXTURE_SIZES if size <= max_size]
 
 
-def choose_initial_map(
+def choose_initial_map_settings(
     x: Tensor,
     splits: Sequence[Split[Tensor]],
     parameters: GaussianizationParameters,
     seed: Seed,
     progress: FitProgress,
-) -> ChosenMap:
-    """Choose the initial map of rows x (n, d) that is likeliest on held-out ones."""
+) -> InitialMapChoice:
+    """Choose the settings whose map of rows x (n, d) makes held-out ones likeliest."""
     mixture_splits = splits[: _count_mixture_splits(len(x))]
     sizes = _mixture_sizes(len(x), parameters)
     if sizes[-1] > MAX_UNGROWN_COMPONENTS:  # as the user says
-        settings = _choose_grown_initial_map(mixture_splits, sizes[-1], seed, progress)
+        settings = _choose_grown_settings(mixture_splits, sizes[-1], seed, progress)
     else:
-        settings = _choose_ungrown_initial_map(mixture_splits, sizes, seed, progress)
+        settings = _choose_ungrown_settings(mixture_splits, sizes, seed, progress)
     is_largest = settings.n_components == MIXTURE_SIZES[-1]
     if parameters.n_components == "auto" and is_largest:
         return _double_mixture(x, settings, seed, progress)
-    return ChosenMap(settings, grown_split=None)
+    return InitialMapChoice(settings, grown_split=None)
 
 
-def _choose_ungrown_initial_map(
+def _choose_ungrown_settings(
     splits: Sequence[Split[Tensor]],
     sizes: Sequence[int],
     seed: Seed,
     progress: FitProgress,
 ) -> InitialMapSettings:
-    """Try mixtures of these sizes; choose the map likeliest on held-out rows."""
+    """Try mixtures of these sizes; choose settings by held-out rows."""
     # Of many sizes, others make up for one that ended in a poor optimum. A single one
     # starts several times: with one start, two clear clusters were sometimes missed,
     # and for 2 of 30 seeds the choice fell on a map that was .16 nats worse.
@@ -146,7 +146,7 @@ def _choose_ungrown_initial_map(
         n_starts = MIXTURE_STARTS
     column_maps = [fit_columns(split.train) for split in splits]
     searches = []
-    for settings in _kinds_of_maps(sizes[0]):
+    for settings in _candidate_settings(sizes[0]):
         trials = []
         for split, column_map in zip(splits, column_maps, strict=True):
             before_whitening = column_map if settings.columns_first else None
@@ -159,29 +159,30 @@ def _choose_ungrown_initial_map(
     return max(searches, key=lambda search: search.best_score).best
 
 
-def _choose_grown_initial_map(
+def _choose_grown_settings(
     splits: Sequence[Split[Tensor]],
     n_components: int,
     seed: Seed,
     progress: FitProgress,
 ) -> InitialMapSettings:
-    """Try mixtures that grow to one size; choose the map likeliest on held-out rows."""
+    """Try mixtures that grow to one size; choose settings by held-out rows."""
     trials = [_GrownMixtureTrial(split) for split in splits]
     searches = []
-    for settings in _kinds_of_maps(n_components):
+    for settings in _candidate_settings(n_components):
         searches.append(
             _choose_mixture_size(trials, settings, [n_components], seed, progress)
         )
     return max(searches, key=lambda search: search.best_score).best
 
 
-def _kinds_of_maps(n_components: int) -> list[InitialMapSettings]:
-    """All settings of an initial map with so many components."""
-    kinds = []
+def _candidate_settings(n_components: int) -> list[InitialMapSettings]:
+    """All settings that are tried for an initial map with so many components."""
+    candidates = []
     for columns_first in (False, True):
         for reg_covar in REG_COVARS:
-            kinds.append(InitialMapSettings(n_components, reg_covar, columns_first))
-    return kinds
+            settings = InitialMapSettings(n_components, reg_covar, columns_first)
+            candidates.append(settings)
+    return candidates
 
 
 class _MixtureTrial(Protocol):
@@ -336,7 +337,7 @@ class _ScoredMap(NamedTuple):
 
 def _double_mixture(
     x: Tensor, settings: InitialMapSettings, seed: Seed, progress: FitProgress
-) -> ChosenMap:
+) -> InitialMapChoice:
     """Double the mixture while that makes held-out rows likelier.
 
     Some of the rows x (n, d) are held out, and the mixture is fitted to the others.
@@ -344,10 +345,10 @@ def _double_mixture(
     split = _split_to_grow(x, seed)
     max_components = len(split.train) // _min_rows_per_component(x.shape[1])
     if 2 * settings.n_components > max_components:
-        return ChosenMap(settings, grown_split=None)
+        return InitialMapChoice(settings, grown_split=None)
 
-    map_to_grow = fit_map_to_grow(split.train, settings, seed)
-    best = _ScoredMap.from_split(map_to_grow, split)
+    ungrown_map = fit_ungrown_map(split.train, settings, seed)
+    best = _ScoredMap.from_split(ungrown_map, split)
     is_ended = False
     while 2 * best.n_components <= max_components and not is_ended:
         grown_map = grow_initial_map(
@@ -360,10 +361,10 @@ def _double_mixture(
             break
         best = grown
 
-    if best.initial_map is map_to_grow:
-        return ChosenMap(settings, grown_split=None)
+    if best.initial_map is ungrown_map:
+        return InitialMapChoice(settings, grown_split=None)
     grown_settings = replace(settings, n_components=best.n_components)
-    return ChosenMap(grown_settings, _map_by_grown(split, best.initial_map))
+    return InitialMapChoice(grown_settings, _split_after_map(split, best.initial_map))
 
 
 def _split_to_grow(x: Tensor, seed: Seed) -> Split[Tensor]:
@@ -374,7 +375,7 @@ def _split_to_grow(x: Tensor, seed: Seed) -> Split[Tensor]:
     return Split(train=x[order[n_held_out:]], held_out=x[order[:n_held_out]])
 
 
-def _map_by_grown(split: Split[Tensor], grown: InitialMap) -> MappedSplit:
+def _split_after_map(split: Split[Tensor], grown_map: InitialMap) -> MappedSplit:
     """Some rows of a split after a map that has grown on its rows.
 
     The flow is fitted to some of the rows to which the mixture was fitted: the final
@@ -383,7 +384,7 @@ def _map_by_grown(split: Split[Tensor], grown: InitialMap) -> MappedSplit:
     n_to_fit = MAX_ROWS_TO_CHOOSE * (N_FOLDS - 1) // N_FOLDS
     n_to_hold_out = MAX_ROWS_TO_CHOOSE // N_FOLDS
     fewer = Split(split.train[:n_to_fit], split.held_out[:n_to_hold_out])
-    return MappedSplit.from_split(fewer, grown)
+    return MappedSplit.from_split(fewer, grown_map)
 
 
 def _min_rows_per_component(d: int) -> int:

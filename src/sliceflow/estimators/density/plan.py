@@ -13,7 +13,7 @@ from sliceflow.estimators.density.settings import (
     Auto,
     GaussianizationParameters,
     GaussianizationSettings,
-    choose_n_knots,
+    n_knots_for,
 )
 from sliceflow.estimators.density.settings_search import expected_trials
 from sliceflow.estimators.density.trials import MAX_ROWS_TO_CHOOSE
@@ -147,7 +147,7 @@ class DensityPlan(FitPlan):
             ("mixture", _join([each.n_components for each in self.classes])),
             ("steps", _join([each.n_steps for each in self.classes])),
             ("penalty", _join([each.penalty for each in self.classes])),
-            ("knots", _join([choose_n_knots(each.n_rows) for each in self.classes])),
+            ("knots", _join([n_knots_for(each.n_rows) for each in self.classes])),
         ]
 
     @property
@@ -191,13 +191,13 @@ class DensityPlan(FitPlan):
 
 def _numbers_per_step(n: int, d: int) -> float:
     """How many numbers take as long as a step of n rows in d columns."""
-    n_knot_pairs = d * choose_n_knots(n) ** 2
+    n_knot_pairs = d * n_knots_for(n) ** 2
     return n * d + _FIXED_NUMBERS_PER_STEP + _NUMBERS_PER_KNOT_PAIR * n_knot_pairs
 
 
 def fit_bytes(n: int, d: int) -> int:
     """Memory to fit rows (n, d), without the rows themselves."""
-    n_knot_numbers = 4 * choose_n_knots(n) ** 2 * d
+    n_knot_numbers = 4 * n_knots_for(n) ** 2 * d
     return 8 * (ARRAYS_PER_STEP * n * d + _ARRAYS_PER_MAP * n_knot_numbers)
 
 

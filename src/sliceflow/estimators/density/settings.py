@@ -72,6 +72,6 @@ class GaussianizationSettings:
     relaxation: Annotated[float, Between(0, 1)] = 0.7
 
 
-def choose_n_knots(n: int) -> int:
+def n_knots_for(n: int) -> int:
     """The knots of a map that is fitted to n rows."""
     return max(_MIN_KNOTS, min(_MAX_KNOTS, round(1.5 * math.sqrt(n))))

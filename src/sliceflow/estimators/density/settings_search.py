@@ -18,8 +18,8 @@ from sliceflow.arrays import Floats
 from sliceflow.engine.random import Seed
 from sliceflow.estimators.density.initial_map import fit_initial_map
 from sliceflow.estimators.density.initial_map_search import (
-    ChosenMap,
-    choose_initial_map,
+    InitialMapChoice,
+    choose_initial_map_settings,
     expected_mixtures,
 )
 from sliceflow.estimators.density.progress import (
@@ -104,15 +104,15 @@ def choose_settings(
     when the steps of the flow are chosen, they are announced.
     """
     splits = list(iter_splits(x, seed.child("splits")))
-    chosen_map = choose_initial_map(x, splits, parameters, seed, progress)
-    settings = _choose_steps(splits, chosen_map, parameters, seed, progress)
+    choice = choose_initial_map_settings(x, splits, parameters, seed, progress)
+    settings = _choose_steps(splits, choice, parameters, seed, progress)
     progress.announce([expected_flow(settings.n_steps)])
     return settings
 
 
 def _choose_steps(
     splits: Sequence[Split[Tensor]],
-    chosen_map: ChosenMap,
+    choice: InitialMapChoice,
     parameters: GaussianizationParameters,
     seed: Seed,
     progress: FitProgress,
@@ -122,10 +122,10 @@ def _choose_steps(
     if parameters.n_steps != "auto":
         n_steps = parameters.n_steps
     penalties = _penalties(parameters)
-    settings = GaussianizationSettings(n_steps, penalties[-1], chosen_map.settings)
+    settings = GaussianizationSettings(n_steps, penalties[-1], choice.settings)
     if parameters.n_steps != "auto" and parameters.penalty != "auto":
         return settings
-    mapped_splits = _map_splits(splits, chosen_map, seed)
+    mapped_splits = _map_splits(splits, choice, seed)
     search = _StepsSearch(progress, parameters.n_steps == "auto", settings)
     for penalty in penalties:
         tried = replace(settings, penalty=penalty)
@@ -136,14 +136,14 @@ def _choose_steps(
 
 
 def _map_splits(
-    splits: Sequence[Split[Tensor]], chosen_map: ChosenMap, seed: Seed
+    splits: Sequence[Split[Tensor]], choice: InitialMapChoice, seed: Seed
 ) -> list[MappedSplit]:
     """Fit the initial map of each split, and map its rows."""
-    if chosen_map.grown_split is not None:
-        return [chosen_map.grown_split]
+    if choice.grown_split is not None:
+        return [choice.grown_split]
     mapped_splits = []
     for split in splits:
-        initial_map = fit_initial_map(split.train, chosen_map.settings, seed)
+        initial_map = fit_initial_map(split.train, choice.settings, seed)
         mapped_splits.append(MappedSplit.from_split(split, initial_map))
     return mapped_splits
 

@@ -176,9 +176,10 @@ class FittedVectors(BaseFittedVectors):
                     f"step {step.step_index} does not have directions in {d} columns"
                 )
         for scaler in self.scalers_by_class:
-            linear = ~scaler.heavy_tailed  # others are clamped by `inverse_transform`
-            farthest = largest * float(scaler.scale[linear].max(initial=0.0))
-            farthest += float(np.abs(scaler.shift[linear]).max(initial=0.0))
+            # The others are clamped by `inverse_transform`.
+            is_linear = ~scaler.is_heavy_tailed
+            farthest = largest * float(scaler.scale[is_linear].max(initial=0.0))
+            farthest += float(np.abs(scaler.shift[is_linear]).max(initial=0.0))
             if not farthest < torch.finfo(plan.torch_dtype).max:
                 end = f"scale and shift can take them to {farthest:.1e}"
                 fact = f"samples may not stay finite: {end}"

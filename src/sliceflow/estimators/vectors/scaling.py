@@ -81,7 +81,7 @@ class ColumnScaler:
         return cls(shift, scale, tail_center, tail_scale)
 
     @property
-    def heavy_tailed(self) -> Mask:
+    def is_heavy_tailed(self) -> Mask:
         """Which columns (d,) have heavy tails."""
         return self.tail_scale > 0
 
@@ -100,15 +100,15 @@ class ColumnScaler:
         shift = torch.from_numpy(self.shift).to(device)
         scale = torch.from_numpy(self.scale).to(device)
         rows = scaled_rows.double() * scale + shift
-        if self.heavy_tailed.any():
+        if self.is_heavy_tailed.any():
             center = torch.from_numpy(self.tail_center).to(device)
             tail_scale = torch.from_numpy(self.tail_scale).to(device)
-            heavy = tail_scale > 0
-            compressed = rows[:, heavy].clamp(-_MAX_SINH, _MAX_SINH)
-            wide = torch.sinh(compressed) * tail_scale[heavy] + center[heavy]
+            is_heavy = tail_scale > 0
+            compressed = rows[:, is_heavy].clamp(-_MAX_SINH, _MAX_SINH)
+            wide = torch.sinh(compressed) * tail_scale[is_heavy] + center[is_heavy]
             # Keeps every number finite, whatever the maps do.
             limit = torch.finfo(scaled_rows.dtype).max / 4
-            rows[:, heavy] = wide.clamp(-limit, limit)
+            rows[:, is_heavy] = wide.clamp(-limit, limit)
         return rows.to(scaled_rows.dtype)
 
 
@@ -148,12 +148,12 @@ def _compress_tails(
     X: NDArray[Any], tail_center: Floats, tail_scale: Floats
 ) -> NDArray[Any]:
     """g(x) for rows (n, d), given `tail_center` and `tail_scale` (d,)."""
-    heavy = tail_scale > 0
-    if not heavy.any():
+    is_heavy = tail_scale > 0
+    if not is_heavy.any():
         return X
     X = X.astype(np.float64)
-    deviation = X[:, heavy] - tail_center[heavy]
-    X[:, heavy] = np.arcsinh(deviation / tail_scale[heavy])
+    deviation = X[:, is_heavy] - tail_center[is_heavy]
+    X[:, is_heavy] = np.arcsinh(deviation / tail_scale[is_heavy])
     return X
 
 

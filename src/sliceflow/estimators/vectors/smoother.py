@@ -44,26 +44,28 @@ class Smoother:
         return draws_of_all.flatten(0, 1)
 
     def draw_for_axes(
-        self, draws_per_row: int, seed: Seed, heavy_tailed: Tensor
+        self, draws_per_row: int, seed: Seed, is_heavy_tailed: Tensor
     ) -> Tensor:
         """Draws for the axis steps: (n·draws_per_row, d), in the order of the rows.
 
         Axis steps copy the distribution of every column. So these are the draws for the
         flow, in which values are replaced where they would change a column: see
-        `correct_columns`. `heavy_tailed` (d,) says which columns have heavy tails.
+        `correct_columns`. `is_heavy_tailed` (d,) says which columns have heavy tails.
         """
         n, d = self.rows.shape
         draws_of_all = self.rows.new_empty(n, draws_per_row, d)
-        atoms = are_atoms(self.rows)
+        is_atom = are_atoms(self.rows)
         for i, group in enumerate(self.groups):
             draws = group.draw(self.bandwidth, draws_per_row, seed.child(i))
-            draws = correct_columns(draws, group.x, atoms[group.indices], heavy_tailed)
+            draws = correct_columns(
+                draws, group.x, is_atom[group.indices], is_heavy_tailed
+            )
             draws_of_all[group.indices] = draws.to(draws_of_all.dtype)
         return draws_of_all.flatten(0, 1)
 
 
 def correct_columns(
-    draws: Tensor, x: Tensor, atoms: Tensor, heavy_tailed: Tensor
+    draws: Tensor, x: Tensor, is_atom: Tensor, is_heavy_tailed: Tensor
 ) -> Tensor:
     """Draws (n, t, d) of rows x (n, d), whose columns are distributed like the rows'.
 
@@ -76,17 +78,17 @@ def correct_columns(
     ----------
     draws : t draws of each row
     x : the rows
-    atoms : which values (n, d) of the rows are atoms
-    heavy_tailed : which columns (d,) have heavy tails
+    is_atom : which values (n, d) of the rows are atoms
+    is_heavy_tailed : which columns (d,) have heavy tails
     """
-    draws = keep_atoms(draws, x, atoms)
+    draws = keep_atoms(draws, x, is_atom)
     draws = keep_in_range(draws, x)
-    is_replaced = heavy_tailed | rejected_by_ks_test(draws, x)
-    even_values = spread_evenly(x, atoms, draws_per_row=draws.shape[1])
+    is_replaced = is_heavy_tailed | rejected_by_ks_test(draws, x)
+    even_values = spread_evenly(x, is_atom, draws_per_row=draws.shape[1])
     return torch.where(is_replaced, even_values, draws)
 
 
-def keep_atoms(draws: Tensor, x: Tensor, atoms: Tensor) -> Tensor:
+def keep_atoms(draws: Tensor, x: Tensor, is_atom: Tensor) -> Tensor:
     """Draws (n, t, d) in which the atoms of rows x (n, d) stay as they are.
 
     Examples
@@ -95,11 +97,11 @@ def keep_atoms(draws: Tensor, x: Tensor, atoms: Tensor) -> Tensor:
 
     >>> x = torch.tensor([[0.0], [5.0]])
     >>> draws = torch.tensor([[[-0.1], [0.0], [0.2]], [[4.9], [5.0], [5.3]]])
-    >>> keep_atoms(draws, x, atoms=x == 0)[:, :, 0]
+    >>> keep_atoms(draws, x, is_atom=x == 0)[:, :, 0]
     tensor([[0.0000, 0.0000, 0.0000],
             [4.9000, 5.0000, 5.3000]])
     """
-    return torch.where(atoms[:, None], x[:, None], draws)
+    return torch.where(is_atom[:, None], x[:, None], draws)
 
 
 def keep_in_range(draws: Tensor, x: Tensor) -> Tensor:
@@ -149,17 +151,17 @@ def rejected_by_ks_test(draws: Tensor, x: Tensor) -> Tensor:
     return distance > _KOLMOGOROV_5_PERCENT / math.sqrt(len(x))
 
 
-def spread_evenly(x: Tensor, stays: Tensor, draws_per_row: int) -> Tensor:
+def spread_evenly(x: Tensor, is_kept: Tensor, draws_per_row: int) -> Tensor:
     """The values of each column of x (n, d), spread halfway to the next values.
 
-    Returns (n, draws_per_row, d). Values stay where `stays` (n, d) is True.
+    Returns (n, draws_per_row, d). Values stay where `is_kept` (n, d) is True.
 
     Examples
     --------
     Three rows, of which the last stays, and four values of each:
 
     >>> x = torch.tensor([[0.0], [8.0], [9.0]])
-    >>> spread_evenly(x, stays=x == 9, draws_per_row=4)[:, :, 0]
+    >>> spread_evenly(x, is_kept=x == 9, draws_per_row=4)[:, :, 0]
     tensor([[0.0000, 0.0000, 1.0000, 3.0000],
             [5.0000, 7.0000, 8.1250, 8.3750],
             [9.0000, 9.0000, 9.0000, 9.0000]])
@@ -175,7 +177,7 @@ def spread_evenly(x: Tensor, stays: Tensor, draws_per_row: int) -> Tensor:
     share_of_gap = (middles / draws_per_row - 0.5)[:, None]
     gap_on_side = torch.where(share_of_gap < 0, gap_below[:, None], gap_above[:, None])
     moved = x[:, None] + share_of_gap * gap_on_side
-    return torch.where(stays[:, None], x[:, None], moved)
+    return torch.where(is_kept[:, None], x[:, None], moved)
 
 
 def are_atoms(x: Tensor) -> Tensor:
@@ -192,13 +194,13 @@ def are_atoms(x: Tensor) -> Tensor:
     >>> are_atoms(x[:, None])[:, 0].nonzero()[:, 0]
     tensor([0, 1, 2, 3, 4])
     """
-    atoms = torch.empty(x.shape, dtype=torch.bool)
+    is_atom = torch.empty(x.shape, dtype=torch.bool)
     min_rows = max(_MIN_ATOM_ROWS, _MIN_ATOM_SHARE * len(x))
     for j, column in enumerate(x.T):
         _, value_indices, counts = torch.unique(
             column, return_inverse=True, return_counts=True
         )
         n_sharing = counts[value_indices]  # how many rows have the value of each row
-        mostly_shared = (n_sharing > 1).double().mean() > 0.5
-        atoms[:, j] = mostly_shared | (n_sharing >= min_rows)
-    return atoms
+        is_mostly_shared = (n_sharing > 1).double().mean() > 0.5
+        is_atom[:, j] = is_mostly_shared | (n_sharing >= min_rows)
+    return is_atom

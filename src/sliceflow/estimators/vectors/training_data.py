@@ -140,11 +140,11 @@ class TrainingData:
         if self._smoother is None:
             return self._cloud(self.scaled_rows.own_rows)
         heavy_tailed_by_class = [
-            scaler.heavy_tailed for scaler in self.scaled_rows.scalers_by_class
+            scaler.is_heavy_tailed for scaler in self.scaled_rows.scalers_by_class
         ]
-        heavy_tailed = torch.from_numpy(np.any(heavy_tailed_by_class, axis=0))
+        is_heavy_tailed = torch.from_numpy(np.any(heavy_tailed_by_class, axis=0))
         draws = self._smoother.draw_for_axes(
-            self.draws_per_row, self.seed, heavy_tailed
+            self.draws_per_row, self.seed, is_heavy_tailed
         )
         return self._cloud(draws[self.own_slice])
 

@@ -1,4 +1,4 @@
-"""Calibration: do conditional samples cover the truth as often as they should?
+"""Ranks of true values among samples: do samples cover the truth as they should?
 
 If the truth is one more draw, its *rank* among the samples is uniform in every column
 (Talts et al., 2018). By *TARP* (Lemos et al., 2023) so is the rank of its distance to a
