@@ -25,7 +25,7 @@ from sliceflow.estimators.tables.columns.level_positions import (
     has_value,
 )
 from sliceflow.estimators.tables.rules.kinds import LookupRule, SolvableRule
-from sliceflow.estimators.tables.rules.solve import solve_column
+from sliceflow.estimators.tables.rules.solve import exact_first, solve_column
 
 # A column has models of its own for this many sets of excluded columns, the most
 # frequent ones. Those of each set take as long as the models that see all columns. A
@@ -82,11 +82,12 @@ class DependentMissingCells:
         is_unassigned = is_missing.copy()
         rules = [rule for rule in rules if not isinstance(rule, LookupRule)]
         in_both_orders = [*rules, *reversed(rules)]
-        computed = _assign_until_stable(in_both_orders, level_positions, is_unassigned)
+        determining = exact_first(in_both_orders)
+        computed = _assign_until_stable(determining, level_positions, is_unassigned)
         computed += _assign_all(
             in_both_orders, level_positions, is_unassigned, only_determined=False
         )
-        computed += _assign_until_stable(in_both_orders, level_positions, is_unassigned)
+        computed += _assign_until_stable(determining, level_positions, is_unassigned)
         return cls(is_missing, computed)
 
     def groups(self, c: int) -> list[MissingCellGroup]:
