@@ -25,7 +25,7 @@ from sliceflow.estimators.tables.columns.level_positions import (
     has_value,
 )
 from sliceflow.estimators.tables.rules.kinds import LookupRule, SolvableRule
-from sliceflow.estimators.tables.rules.solve import solve_column
+from sliceflow.estimators.tables.rules.solve import exact_first, solve_column
 
 # A column has models of its own for this many sets of excluded columns, the most
 # frequent ones. Those of each set take as long as the models that see all columns. A
@@ -81,10 +81,11 @@ class DependentMissingCells:
         """
         rules = [rule for rule in rules if not isinstance(rule, LookupRule)]
         in_both_orders = [*rules, *reversed(rules)]
+        determining = exact_first(in_both_orders)
         assignment = _RuleAssignment(level_positions, is_missing)
-        assignment.assign_determined(in_both_orders)
+        assignment.assign_determined(determining)
         assignment.assign(in_both_orders, only_determined=False)
-        assignment.assign_determined(in_both_orders)
+        assignment.assign_determined(determining)
         return cls(is_missing, assignment.computed_cells)
 
     def groups_of_column(self, c: int) -> list[MissingCellGroup]:

@@ -71,6 +71,7 @@ class LinearRule:
     share: float = 1.0  # the share of the table's rows that keep it
 
     allows_only_levels: ClassVar[bool] = False
+    is_rounded: ClassVar[bool] = False
 
     @property
     def solvable_indices(self) -> tuple[int, ...]:
@@ -160,6 +161,8 @@ class ProductRule:
 
     is_discovered: ClassVar[bool] = True
     allows_only_levels: ClassVar[bool] = False
+    # Several factors may have the same product, as it is rounded.
+    is_rounded: ClassVar[bool] = True
 
     @property
     def solvable_indices(self) -> tuple[int, ...]:
@@ -339,6 +342,7 @@ class LookupRule:
     share: float = 1.0
 
     is_discovered: ClassVar[bool] = True
+    is_rounded: ClassVar[bool] = False
 
     @property
     def allows_only_levels(self) -> bool:

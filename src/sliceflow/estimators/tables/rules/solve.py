@@ -10,6 +10,8 @@ There are two questions, and each has one function:
 |                | in rows of which some       | may change, so there is no choice;    |
 |                | cells have a value          | then totals before their parts        |
 
+Both solve exact rules before rounded ones (`exact_first`).
+
 A model of one column asks the first question, because it draws that column now. A
 `RuleSet` asks the second question, to see whether a row can still keep all rules, and
 to finish the row.
@@ -31,10 +33,21 @@ from sliceflow.estimators.tables.columns.level_positions import (
     UNDRAWN,
     LevelPositions,
     has_all_values,
+    has_value,
     is_missing,
     is_undrawn,
 )
 from sliceflow.estimators.tables.rules.kinds import SolvableRule
+
+
+def exact_first(rules: Sequence[SolvableRule]) -> list[SolvableRule]:
+    """The rules, those that are not rounded first, and else in the same order.
+
+    Take tax = 0.19 · net, rounded, and total = net + tax, with tax = 1.60 and
+    total = 10.04. The net is 8.44 by the sum. By the tax, it might be any number from
+    8.40 to 8.44, and the nearest one to 1.60 / 0.19 would break the sum.
+    """
+    return sorted(rules, key=lambda rule: rule.is_rounded)
 
 
 def solve_column(
@@ -45,12 +58,12 @@ def solve_column(
 ) -> LevelPositions:
     """The positions (m,) of column c that follow from the other cells of rows (m, d).
 
-    The first rule decides whose other cells all have a value. The position is
-    `UNDRAWN` if there is no such rule, and `IMPOSSIBLE` if the column cannot have the
-    value.
+    The first rule decides whose other cells all have a value, exact rules before
+    rounded ones. The position is `UNDRAWN` if there is no such rule, and `IMPOSSIBLE`
+    if the column cannot have the value.
     """
     positions = LevelPositions(np.full(len(level_positions), UNDRAWN))
-    for rule in rules:
+    for rule in exact_first(rules):
         is_solved = is_undrawn(positions) & _has_all_others(rule, level_positions, c)
         positions[is_solved] = rule.solve(columns, level_positions[is_solved], c)
     return positions
@@ -80,10 +93,10 @@ def solve_rows(
     solved = level_positions.copy()
     is_open = is_changeable & ~is_missing(level_positions)
     in_both_orders = [*rules, *reversed(rules)]
-    _solve_determined_cells(in_both_orders, columns, solved, is_open)
+    _solve_determined_cells(exact_first(in_both_orders), columns, solved, is_open)
     for rule in in_both_orders:
         _solve_rule(rule, columns, solved, is_open)
-    _solve_determined_cells(in_both_orders, columns, solved, is_open)
+    _solve_determined_cells(exact_first(in_both_orders), columns, solved, is_open)
     return solved
 
 
@@ -96,7 +109,9 @@ def _solve_determined_cells(
     """Solve rules for a cell if no other cell of the rule is open, in place.
 
     Each solved cell may determine a cell of another rule, so this goes on until no cell
-    is determined. It ends, because each round leaves fewer open cells.
+    is determined. It ends, because each round leaves fewer open cells. Rules are in the
+    order of `exact_first`: each solved cell of a rounded rule ends its round, so that
+    exact rules are asked again before the next rounded one.
     """
     has_solved = True
     while has_solved:
@@ -106,6 +121,8 @@ def _solve_determined_cells(
                 rule, columns, level_positions, is_open, only_determined=True
             ):
                 has_solved = True
+                if rule.is_rounded:
+                    break
 
 
 def _solve_rule(
@@ -118,8 +135,8 @@ def _solve_rule(
     """Solve a rule for a cell in each row where all its others have a value, in place.
 
     With `only_determined`, rows are left out in which another cell of the rule is
-    open, too. In rows where the rule was solved, its cells are closed: `is_open` (m, d)
-    is updated in place.
+    open, too. A drawn cell that keeps a rounded rule stays. In rows where the rule was
+    solved, its cells are closed: `is_open` (m, d) is updated in place.
 
     Returns
     -------
@@ -132,10 +149,15 @@ def _solve_rule(
             others = _other_indices(rule, c)
             is_solved &= ~is_open[:, others].any(axis=1)
         if is_solved.any():
-            positions = rule.solve(columns, level_positions[is_solved], c)
-            before = level_positions[is_solved, c]
-            after = np.where(is_undrawn(positions), before, positions)
-            level_positions[is_solved, c] = after
+            rows = level_positions[is_solved]
+            positions = rule.solve(columns, rows, c)
+            stays = is_undrawn(positions)
+            if rule.is_rounded:
+                # Several values keep the rule, and `rule.solve` knows no other rules.
+                # Where a drawn value is one of them, it was drawn given all rules.
+                drawn = np.flatnonzero(has_value(rows[:, c]))
+                stays[drawn] |= ~rule.is_broken(columns, rows[drawn])
+            level_positions[is_solved, c] = np.where(stays, rows[:, c], positions)
             is_open[np.ix_(is_solved, np.array(rule.column_indices))] = False
             has_solved = True
     return has_solved
