@@ -54,8 +54,8 @@ def test_a_rank_whose_data_have_no_particles_sends_nothing():
     with_particles = make_weighted_batches(torch.arange(0, 2), "cpu", y_p=y_p, y_q=y_q)
     without = make_weighted_batches(torch.arange(2, 4), "cpu", y_p=y_p, y_q=y_q)
     assert with_particles.weights is not None
-    assert with_particles.particles is None
-    assert with_particles.data is None
+    assert with_particles.particle_selections is None
+    assert with_particles.data_selections is None
     assert without.weights.tolist() == [0.0]
     ranks = Threads(2)
     z_p = Seed(0).normal(1, 4)
