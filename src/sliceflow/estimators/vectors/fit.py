@@ -273,19 +273,20 @@ class PlannedVectorFit:
         flow_steps = run.state.model_steps
         if not self.plan.axis_stage_indices:
             return kept, flow_steps
-        n_axis_steps = self._move_along_axes(kept, data, run)
-        axis_steps = self._fit_axis_steps(flow_steps, n_axis_steps, data)
+        spec = self.training_spec(data)
+        n_axis_steps = self._move_along_axes(spec, kept, data, run)
+        spec = spec.with_n_steps(self.plan.axis_stage_indices, n_axis_steps)
+        axis_steps = self._fit_axis_steps(spec, flow_steps, data)
         return kept, [*flow_steps, *axis_steps]
 
     def _move_along_axes(
-        self, kept: Cloud, data: TrainingData, run: RunningFlow
+        self, spec: FlowSpec, kept: Cloud, data: TrainingData, run: RunningFlow
     ) -> int:
         """Make the columns of the kept particles exact, in place.
 
         Events continue the count of steps and seconds of the flow. Returns the number
         of axis steps: a listener may end them early.
         """
-        spec = self.training_spec(data)
         stages = [replace(stage, stores_maps=False) for stage in spec.stages]
         state = replace(run.state, model_steps=[])
         batches = self._make_batches(
@@ -303,17 +304,16 @@ class PlannedVectorFit:
         return state.steps_done - run.state.steps_done
 
     def _fit_axis_steps(
-        self, flow_steps: Sequence[ModelStep], n_axis_steps: int, data: TrainingData
+        self, spec: FlowSpec, flow_steps: Sequence[ModelStep], data: TrainingData
     ) -> list[ModelStep]:
         """The axis steps of the model: fitted to fresh particles after its flow."""
         fresh = FreshParticles.draw(
             self.plan, self.allocation.row_y, self.seed, self.ranks, self.device
         )
-        spec = self.training_spec(data)
         replay(spec, flow_steps, fresh.cloud, fresh.particle_rng)
         batches = self._make_batches(data, fresh.n, fresh.y)
         return simulate(
-            spec.with_n_steps(self.plan.axis_stage_indices, n_axis_steps),
+            spec,
             fresh.cloud.sorted_by_class(),
             DataTarget.from_cloud(data.axis_cloud, batches),
             stage_indices=self.plan.axis_stage_indices,
